@@ -1,0 +1,67 @@
+"""Condition types and reasons: what programs may rely on. Ready, Reconciling and Stalled follow kstatus."""
+
+from typing import Final
+
+# Condition types.
+READY: Final = "Ready"  # the runtime is running with a fresh report, or the job succeeded
+RECONCILING: Final = "Reconciling"  # the operator is moving the job forward
+STALLED: Final = "Stalled"  # it ended in failure; a person must act
+SUCCEEDED: Final = "Succeeded"  # Unknown while active
+CLUSTER_READY: Final = "ClusterReady"  # head and all workers are ready
+RUNTIME_READY: Final = "RuntimeReady"  # the supervisor answers; Unknown when it cannot be reached
+STALENESS_WITHIN_BOUNDS: Final = "StalenessWithinBounds"  # measured staleness is at most maxStaleness
+
+CONDITION_TYPES: Final = (
+    READY,
+    RECONCILING,
+    STALLED,
+    SUCCEEDED,
+    CLUSTER_READY,
+    RUNTIME_READY,
+    STALENESS_WITHIN_BOUNDS,
+)
+
+# Reasons for a job that is on its way.
+PENDING: Final = "Pending"  # seen, nothing created yet
+PROVISIONING: Final = "Provisioning"  # pods of the RayCluster are not all ready
+UNSCHEDULABLE: Final = "Unschedulable"  # a pod finds no node
+IMAGE_PULL: Final = "ImagePullBackOff"  # an image cannot be pulled (yet)
+STARTING: Final = "Starting"  # submitted; models are loading, files are checked
+RUNNING: Final = "Running"  # episodes are being trained
+RECOVERING: Final = "Recovering"  # an attempt ended; the next is coming
+UNREACHABLE: Final = "Unreachable"  # the supervisor does not answer; nothing is concluded from that yet
+
+# Reasons for the end.
+COMPLETED: Final = "Completed"
+BACKOFF_LIMIT_EXCEEDED: Final = "BackoffLimitExceeded"  # message: the last attempt's failure
+PRE_RUNNING_DEADLINE_EXCEEDED: Final = "PreRunningDeadlineExceeded"  # message: what it was waiting for
+PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
+TEMPLATE_INVALID: Final = "TemplateInvalid"  # the API server refuses a pod made from a role's template
+RAY_CLUSTER_INVALID: Final = "RayClusterInvalid"  # the API server or KubeRay refuses the RayCluster
+REFERENCE_MISSING: Final = "ReferenceMissing"  # a ConfigMap or claim that the spec names does not exist
+HEAD_LOST: Final = "HeadLost"  # the head pod was replaced; the attempt in it is gone
+CONTAINER_CRASHED: Final = "ContainerCrashed"  # a container keeps crashing before Ray starts
+
+# Reasons that the runtime gives in Failure.reason.
+PROMPTS_INVALID: Final = "PromptsInvalid"  # permanent: message names file, line, key, found, expected
+DATASET_EMPTY: Final = "DatasetEmpty"  # permanent: message gives the count before and after filtering
+MODEL_INVALID: Final = "ModelInvalid"  # permanent: no such folder, no tokenizer, no end token ...
+REWARD_FUNCTION_INVALID: Final = (
+    "RewardFunctionInvalid"  # permanent: cannot be imported, wrong result type or length, NaN
+)
+REWARD_FUNCTION_FAILED: Final = "RewardFunctionFailed"  # it raised
+REWARD_FUNCTION_TIMEOUT: Final = "RewardFunctionTimeout"  # it took longer than timeoutSeconds and was ended
+STORAGE_READ_ONLY: Final = "StorageReadOnly"  # permanent
+STORAGE_NOT_SHARED: Final = "StorageNotShared"  # permanent: a pod does not see what another wrote
+TRAINER_LOST: Final = "TrainerLost"
+MAKER_LOST: Final = "MakerLost"  # makers died faster than they could be replaced
+WEIGHT_SYNC_FAILED: Final = "WeightSyncFailed"
+NOT_FINITE: Final = "NotFinite"  # loss or gradient is NaN or infinite
+COORDINATOR_CRASHED: Final = "CoordinatorCrashed"
+STOPPED: Final = "Stopped"  # asked to stop (Ctrl-C); resumable
+
+# Reasons of waits, in Report.waits.
+STALENESS_BUDGET_EXHAUSTED: Final = "StalenessBudgetExhausted"  # makers wait for new weights
+PARTITION_UNDERFILLED: Final = "PartitionUnderfilled"  # trainers wait for experiences
+WEIGHT_SYNC_PENDING: Final = "WeightSyncPending"  # a publish is under way
+PLACEMENT_PENDING: Final = "PlacementPending"  # actors wait for their pods

@@ -1,0 +1,146 @@
+"""The RLHFJob itself: its spec's fields together, the rules across them, and the object around them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from rlhf_api.schema import ApiModel, cel
+from rlhf_api.spec import (
+    Algorithm,
+    Buffer,
+    Checkpoint,
+    Evaluation,
+    Head,
+    Makers,
+    Models,
+    Prompts,
+    RewardFunction,
+    Rollout,
+    Runtime,
+    Trainers,
+    WeightSync,
+)
+from rlhf_api.status import RLHFJobStatus
+
+GROUP = "rlhf.dev"
+VERSION = "v1alpha1"
+KIND = "RLHFJob"
+PLURAL = "rlhfjobs"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+#: Longest name of a job: KubeRay allows 53 characters for a RayCluster, whose name adds "-" and 5 characters.
+MAX_NAME_LENGTH = 47
+
+_GROUPS_DIVIDE = (
+    "self.rollout.promptsPerEpisode % (self.trainers.replicas * self.algorithm.minibatches) == 0",
+    "rollout.promptsPerEpisode must be a multiple of trainers.replicas * algorithm.minibatches: "
+    "every rank trains the same number of whole groups in every step",
+)
+_BUFFER_HOLDS_AN_EPISODE = (
+    "!has(self.buffer.capacity) || "
+    "self.buffer.capacity >= self.rollout.promptsPerEpisode * self.rollout.samplesPerPrompt",
+    "buffer.capacity must hold one episode: at least rollout.promptsPerEpisode * rollout.samplesPerPrompt",
+)
+_BATCH_HOLDS_A_GROUP = (
+    "!has(self.makers.maxBatchSamples) || self.makers.maxBatchSamples >= self.rollout.samplesPerPrompt",
+    "makers.maxBatchSamples must hold one group: at least rollout.samplesPerPrompt",
+)
+_IMMUTABLE = ("self == oldSelf", "spec is immutable after creation; delete the job and create it again")
+_NAME_LENGTH = (
+    f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
+    f"metadata.name must be at most {MAX_NAME_LENGTH} characters: the names of the job's RayCluster and pods derive from it",
+)
+_NAME_FORM = (
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name must start with a letter and hold only lower-case letters, digits and '-': Services are named after it",
+)
+
+
+class RLHFJobSpec(ApiModel):
+    """What to train, how, and with which pods."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(_IMMUTABLE, _GROUPS_DIVIDE, _BUFFER_HOLDS_AN_EPISODE, _BATCH_HOLDS_A_GROUP)
+    )
+
+    mode: Literal["FullyAsync"] = "FullyAsync"
+    """Where a rollout becomes an experience. FullyAsync: makers and trainers on their own pods, makers complete
+    the experience. Default FullyAsync."""
+    max_staleness: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Versions that a sample's oldest token may be behind the trainer when it is trained. 0 is strictly on-policy.
+    Default 1, range 0 to 1000."""
+    staleness_policy: Literal["Wait", "DropAndRefill"] = "Wait"
+    """Wait: makers start nothing that would be too stale. DropAndRefill: makers go on as far as the buffer allows; what is
+    too stale when it would be trained is dropped and its prompt sampled again. Default Wait."""
+    episodes: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Collect-and-update cycles, each ending in a published policy version. Required. Range 1 to 1,000,000."""
+    algorithm: Algorithm
+    """The algorithm and its parameters. Required."""
+    models: Models
+    """The models. Required."""
+    rewards: Annotated[list[RewardFunction], Field(min_length=1, max_length=16)]
+    """Reward functions; a sample's reward is their weighted sum. Required. 1 to 16 items."""
+    prompts: Prompts
+    """Training prompts. Required."""
+    evaluation: Evaluation | None = None
+    """Held-out prompts. Default none: no score."""
+    rollout: Rollout
+    """Sampling. Required."""
+    head: Head = Head()
+    """The Ray head pod."""
+    makers: Makers = Makers()
+    """The makers."""
+    trainers: Trainers = Trainers()
+    """The trainers."""
+    buffer: Buffer = Buffer()
+    """The buffer between them."""
+    weight_sync: WeightSync = WeightSync()
+    """Weight sync."""
+    checkpoint: Checkpoint
+    """Checkpoints. Required."""
+    runtime: Runtime = Runtime()
+    """Image, environment and code of the pods."""
+    backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Failed attempts that are retried from the newest checkpoint. Default 2, range 0 to 1000."""
+    pre_running_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
+    """Seconds an attempt may take until its first rollout: pods, images, model loading. Default 1800, range 1 to 604,800."""
+    progress_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
+    """Seconds without a trained episode after which the attempt fails. Default 1800, range 1 to 604,800."""
+
+    @property
+    def samples_per_episode(self) -> int:
+        """Samples trained in one episode."""
+        return self.rollout.prompts_per_episode * self.rollout.samples_per_prompt
+
+
+class RLHFJob(ApiModel):
+    """One RLHF training run."""
+
+    model_config = ConfigDict(json_schema_extra=cel(_NAME_LENGTH, _NAME_FORM))
+
+    api_version: Literal["rlhf.dev/v1alpha1"]
+    """rlhf.dev/v1alpha1."""
+    kind: Literal["RLHFJob"]
+    """RLHFJob."""
+    metadata: dict[str, Any]
+    """Standard object metadata."""
+    spec: RLHFJobSpec
+    """What the user wants."""
+    status: RLHFJobStatus = RLHFJobStatus()
+    """What was observed; written by the operator only."""
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.metadata.get("namespace", "default"))
+
+    @property
+    def uid(self) -> str:
+        return str(self.metadata.get("uid", ""))
+
+    @property
+    def generation(self) -> int:
+        return int(self.metadata.get("generation", 1))

@@ -1,0 +1,176 @@
+"""The contract between operator and runtime: RunConfig and LiveSettings go down, Report comes up.
+
+Down: the RunConfig is JSON in the Ray job's submission, one for each attempt; LiveSettings are PUT to the
+supervisor and echoed. Up: the operator long-polls ``GET /v1/report`` with the cursor of what it has consumed.
+The local runner uses the same RunConfig and the same supervisor.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.schema import ApiModel, Time
+from rlhf_api.spec import Algorithm, Evaluation, Model, Prompts, RewardFunction, Rollout
+from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
+
+#: Environment variable of the submission that holds the RunConfig as JSON.
+RUN_CONFIG_ENV = "RLHF_RUN_CONFIG"
+#: Environment variable that holds the bearer token of the report endpoint; KubeRay sets it for Ray's own
+#: token authentication from the job's Secret, so both ends share one secret.
+TOKEN_ENV = "RAY_AUTH_TOKEN"
+#: Port of the supervisor's report endpoint on the head.
+REPORT_PORT = 8266
+#: Longest wait of one long poll, seconds.
+MAX_POLL_SECONDS = 30
+#: Most episodes in one Report; a reader that is behind polls again at once.
+MAX_EPISODES_PER_REPORT = 100
+
+
+class RunConfig(ApiModel):
+    """Everything one attempt needs, with nothing about pods: the same on a laptop and in a cluster."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    attempt: Annotated[int, Field(ge=1)]
+    incarnation: Annotated[int, Field(ge=1)]
+    run_directory: str
+    """Absolute path of this job's own folder in the shared storage."""
+    mode: Literal["FullyAsync"]
+    max_staleness: int
+    staleness_policy: Literal["Wait", "DropAndRefill"]
+    episodes: int
+    algorithm: Algorithm
+    actor: Model
+    rewards: list[RewardFunction]
+    prompts: Prompts
+    evaluation: Evaluation | None = None
+    rollout: Rollout
+    makers: int
+    trainers: int
+    max_batch_samples: int
+    """Samples one maker generates together; whole groups."""
+    micro_batch_size: int
+    buffer_capacity: int
+    """Samples in flight or buffered, at most."""
+    weight_sync_deadline_seconds: int
+    checkpoint_every_episodes: int
+    checkpoint_keep: int
+    pre_running_deadline_seconds: int
+    progress_deadline_seconds: int
+
+
+class LiveSettings(ApiModel):
+    """What may change while an attempt runs; idempotent, the highest generation wins."""
+
+    generation: int
+    max_staleness: int
+    episodes: int
+
+
+class Failure(ApiModel):
+    """Why an attempt ended without success."""
+
+    reason: str
+    """CamelCase, one of the documented reasons."""
+    message: str
+    """One sentence: what was found, what was expected, where."""
+    permanent: bool
+    """True when another attempt cannot help (a missing file, a bad function): fails the job at once."""
+    tail: str = ""
+    """The end of the traceback or log, for people."""
+
+
+class Wait(ApiModel):
+    """A wait in progress: who waits, for what, since when, until when."""
+
+    reason: str
+    """CamelCase: StalenessBudgetExhausted, PartitionUnderfilled, WeightSyncTimeout, PlacementPending ..."""
+    owner: str
+    message: str
+    since: Time
+    deadline: Time
+
+
+class RoleReport(ApiModel):
+    """Actors of one role: wanted, alive, and the pods they are in."""
+
+    desired: int
+    ready: int
+    pods: list[str] = []
+
+
+class Report(ApiModel):
+    """State of an attempt, and the episodes after the reader's cursor, oldest first.
+
+    ``(attempt, seq)`` of the last episode is the next cursor. A poll whose cursor has reached a finished
+    attempt's last episode and whose revision is current acknowledges it: then the supervisor may exit.
+    """
+
+    attempt: int
+    incarnation: int
+    revision: int
+    """Grows with every change of anything in the report."""
+    applied_generation: int
+    state: Literal["Starting", "Running", "Succeeded", "Failed"]
+    failure: Failure | None = None
+    waits: list[Wait] = []
+    makers: RoleReport
+    trainers: RoleReport
+    ledger: LedgerStatus
+    policy_version: int
+    repairs: RepairsStatus
+    resumed_from: int
+    """Episodes of earlier attempts that this attempt builds on; later ones of theirs are superseded."""
+    latest_checkpoint: str | None = None
+    best_checkpoint: str | None = None
+    final_model: str | None = None
+    initial_score: float | None = None
+    """Score of the starting policy, before the first episode."""
+    last_progress: Time
+    """When the last episode was trained, or when the attempt started running."""
+    episodes: list[EpisodeReport] = []
+
+
+def run_directory(storage_root: str, job: RLHFJob) -> str:
+    """The job's own folder below the storage root: two jobs never share one, a re-created job gets a new one."""
+    return f"{storage_root.rstrip('/')}/{job.namespace}/{job.name}-{job.uid[:8]}"
+
+
+def run_config(job: RLHFJob, storage_root: str, attempt: int, incarnation: int) -> RunConfig:
+    """The one derivation of a RunConfig from an RLHFJob; total for every job that validates."""
+    spec = job.spec
+    group = spec.rollout.samples_per_prompt
+    share = -(-spec.rollout.prompts_per_episode // spec.makers.replicas) * group
+    batch = spec.makers.max_batch_samples or share
+    return RunConfig(
+        name=job.name,
+        namespace=job.namespace,
+        uid=job.uid,
+        generation=job.generation,
+        attempt=attempt,
+        incarnation=incarnation,
+        run_directory=run_directory(storage_root, job),
+        mode=spec.mode,
+        max_staleness=spec.max_staleness,
+        staleness_policy=spec.staleness_policy,
+        episodes=spec.episodes,
+        algorithm=spec.algorithm,
+        actor=spec.models.actor,
+        rewards=spec.rewards,
+        prompts=spec.prompts,
+        evaluation=spec.evaluation,
+        rollout=spec.rollout,
+        makers=spec.makers.replicas,
+        trainers=spec.trainers.replicas,
+        max_batch_samples=batch // group * group,
+        micro_batch_size=spec.trainers.micro_batch_size,
+        buffer_capacity=spec.buffer.capacity or (spec.max_staleness + 1) * spec.samples_per_episode,
+        weight_sync_deadline_seconds=spec.weight_sync.deadline_seconds,
+        checkpoint_every_episodes=spec.checkpoint.every_episodes,
+        checkpoint_keep=spec.checkpoint.keep,
+        pre_running_deadline_seconds=spec.pre_running_deadline_seconds,
+        progress_deadline_seconds=spec.progress_deadline_seconds,
+    )

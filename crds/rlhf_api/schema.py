@@ -1,0 +1,57 @@
+"""How an API type is declared: one base class, and the few annotations that the CRD needs beside pydantic's.
+
+Every type refuses unknown fields and never coerces ("3" is not 3), as the API server does. A null means
+"absent", as it does for a non-nullable field of a structural schema.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+#: A point in time, RFC 3339 in JSON.
+Time = Annotated[datetime, Field(strict=False)]
+
+PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
+
+#: A name that Kubernetes accepts for an object (DNS-1123 subdomain).
+ObjectName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    ),
+]
+
+
+class ApiModel(BaseModel):
+    """Base of every type in this API: immutable, camelCase outside, no unknown fields, no coercion."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready dict with the API's own field names; absent optional fields stay absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def cel(*rules: tuple[str, str]) -> dict[str, Any]:
+    """Cross-field rules as ``(expression, message)``: put into the CRD, and evaluated by ``rlhfjob validate``."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
