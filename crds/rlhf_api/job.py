@@ -48,11 +48,11 @@ _BATCH_HOLDS_A_GROUP = (
 _IMMUTABLE = ("self == oldSelf", "spec is immutable after creation; delete the job and create it again")
 _NAME_LENGTH = (
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
-    f"metadata.name must be at most {MAX_NAME_LENGTH} characters: the names of the job's RayCluster and pods derive from it",
+    f"metadata.name must be at most {MAX_NAME_LENGTH} characters: names of the job's pods derive from it",
 )
 _NAME_FORM = (
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must start with a letter and hold only lower-case letters, digits and '-': Services are named after it",
+    "metadata.name must start with a letter and hold only lower-case letters, digits and '-' (Services take it)",
 )
 
 
@@ -70,8 +70,8 @@ class RLHFJobSpec(ApiModel):
     """Versions that a sample's oldest token may be behind the trainer when it is trained. 0 is strictly on-policy.
     Default 1, range 0 to 1000."""
     staleness_policy: Literal["Wait", "DropAndRefill"] = "Wait"
-    """Wait: makers start nothing that would be too stale. DropAndRefill: makers go on as far as the buffer allows; what is
-    too stale when it would be trained is dropped and its prompt sampled again. Default Wait."""
+    """Wait: makers start nothing that would be too stale. DropAndRefill: makers go on as far as the buffer allows;
+    what is too stale when it would be trained is dropped and its prompt sampled again. Default Wait."""
     episodes: Annotated[int, Field(ge=1, le=1_000_000)]
     """Collect-and-update cycles, each ending in a published policy version. Required. Range 1 to 1,000,000."""
     algorithm: Algorithm
@@ -103,7 +103,8 @@ class RLHFJobSpec(ApiModel):
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 2
     """Failed attempts that are retried from the newest checkpoint. Default 2, range 0 to 1000."""
     pre_running_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
-    """Seconds an attempt may take until its first rollout: pods, images, model loading. Default 1800, range 1 to 604,800."""
+    """Seconds an attempt may take until its first rollout: pods, images, model loading. Default 1800, range 1
+    to 604,800."""
     progress_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
     """Seconds without a trained episode after which the attempt fails. Default 1800, range 1 to 604,800."""
 

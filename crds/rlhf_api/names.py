@@ -1,4 +1,4 @@
-"""Names derived from a job's UID, incarnation and attempt: the same after any restart, so "already exists" is success."""
+"""Names derived from a job's UID, incarnation and attempt: so "already exists" is success."""
 
 import hashlib
 

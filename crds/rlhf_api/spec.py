@@ -221,7 +221,7 @@ class WeightSync(ApiModel):
 
 
 class PersistentVolumeClaim(ApiModel):
-    """A claim in the job's namespace, shared by all pods of the job (ReadWriteMany where they may land on several nodes)."""
+    """A claim in the job's namespace, shared by all pods of the job (ReadWriteMany on several nodes)."""
 
     claim_name: ObjectName
     """Name of the claim. Required."""

@@ -1,0 +1,1 @@
+"""The operator: observes, decides, acts, and writes one status."""

@@ -1,0 +1,32 @@
+"""The one error that ends an attempt with a reason a user can act on."""
+
+from typing import Any
+
+from rlhf_api.run import Failure
+
+
+class RunFailure(Exception):
+    """Ends the attempt. ``permanent`` says that another attempt cannot help: the job fails at once.
+
+    Raised anywhere in the runtime, also inside Ray actors: it pickles with all its fields.
+    """
+
+    def __init__(self, reason: str, message: str, *, permanent: bool) -> None:
+        super().__init__(reason, message, permanent)
+        self.reason = reason
+        self.message = message
+        self.permanent = permanent
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.reason, self.message, self.permanent)
+
+    def report(self, tail: str = "") -> Failure:
+        """As it goes to the operator, with the end of a traceback or log."""
+        return Failure(reason=self.reason, message=self.message, permanent=self.permanent, tail=tail)
+
+
+def _rebuild(reason: str, message: str, permanent: bool) -> RunFailure:
+    return RunFailure(reason, message, permanent=permanent)
