@@ -1,4 +1,4 @@
-"""The cluster that the tests share: our CRD and operator installed from manifests/, a restricted namespace with storage.
+"""The cluster that the tests share: our CRD and operator from manifests/, a restricted namespace with storage.
 
 Runs inside the cluster's network (`make e2e` does that). Nothing here skips: without a cluster every test fails.
 """
@@ -6,14 +6,9 @@ Runs inside the cluster's network (`make e2e` does that). Nothing here skips: wi
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from kube import Kubectl
-
-ROOT = Path(__file__).resolve().parent.parent
-#: A folder of the node that serves as the cluster's shared storage.
-STORAGE = Path(os.environ.get("RLHF_E2E_STORAGE", "/var/tmp/rlhfjob-e2e-storage"))
+from kube import ROOT, STORAGE, Kubectl
 
 
 @pytest.fixture(scope="session")

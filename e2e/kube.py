@@ -1,6 +1,7 @@
 """kubectl, as a person would use it, with the waits and reads that the tests share."""
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,6 +12,10 @@ import yaml
 
 T = TypeVar("T")
 JsonObject = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parent.parent
+#: A folder of the node that serves as the cluster's shared storage.
+STORAGE = Path(os.environ.get("RLHF_E2E_STORAGE", "/var/tmp/rlhfjob-e2e-storage"))
 
 
 class Kubectl:

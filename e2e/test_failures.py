@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from kube import Kubectl, documents, eventually
+from kube import ROOT, Kubectl, documents, eventually
 
 Spec = dict[str, Any]
 
@@ -137,14 +136,10 @@ def applied(kubectl: Kubectl, request: pytest.FixtureRequest) -> Kubectl:
     selected = [
         item.callspec.params["bad"]
         for item in request.session.items
-        if "bad" in getattr(item, "callspec", _NONE).params
+        if isinstance(item, pytest.Function) and "bad" in item.fixturenames
     ]
     kubectl.apply(code, *(bad_job(bad) for bad in selected))
     return kubectl
-
-
-class _NONE:
-    params: Spec = {}
 
 
 @pytest.mark.parametrize("bad", CASES, ids=lambda bad: bad.name)

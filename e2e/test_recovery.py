@@ -7,8 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from conftest import ROOT, STORAGE
-from kube import Kubectl, documents, eventually
+from kube import ROOT, STORAGE, JsonObject, Kubectl, documents, eventually
 from rlhf_runtime.journal import history, trained_groups
 
 EPISODES, PROMPTS, SAMPLES = 12, 16, 4
@@ -22,7 +21,7 @@ def slow_answer(prompts, completions, answer, **columns):
 """
 
 
-def recovery_job() -> dict[str, Any]:
+def recovery_job() -> JsonObject:
     [job] = documents(ROOT / "manifests" / "samples" / "addition.yaml")
     spec = job["spec"]
     job["metadata"]["name"] = "recovery"

@@ -4,13 +4,11 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from conftest import ROOT, STORAGE
-from kube import Kubectl, eventually
+from kube import ROOT, STORAGE, Kubectl, eventually
 from rlhf_runtime.journal import history
 
 KILLS = 10
@@ -62,7 +60,7 @@ class OperatorKiller(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def run(kubectl: Kubectl, operator: Kubectl) -> Iterator[Run]:
+def run(kubectl: Kubectl, operator: Kubectl) -> Run:
     kubectl.run("apply", "-f", str(ROOT / "manifests" / "samples" / "addition.yaml"))
     killer = OperatorKiller(operator, kubectl)
     killer.start()
@@ -70,7 +68,7 @@ def run(kubectl: Kubectl, operator: Kubectl) -> Iterator[Run]:
     killer.done.set()
     killer.join(timeout=30)
     row = kubectl.run("get", "rlhfjobs", "addition")
-    yield Run(kubectl.get("rlhfjob", "addition"), row, killer.clusters, killer.submissions, killer.kills)
+    return Run(kubectl.get("rlhfjob", "addition"), row, killer.clusters, killer.submissions, killer.kills)
 
 
 def test_accuracy_on_held_out_problems_rises_from_below_06_to_above_08(run: Run) -> None:
