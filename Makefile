@@ -1,16 +1,16 @@
 .DEFAULT_GOAL := help
 export RLHF_CACHE ?= $(HOME)/.cache/rlhfjob
-export PYTHONPATH := $(CURDIR)/crds:$(CURDIR)/operator:$(CURDIR)/runtime:$(CURDIR)/cli
 PY := .venv/bin/python
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 venv: .venv/.installed ## the development environment, from the lock
-.venv/.installed: requirements/dev.txt
+.venv/.installed: requirements/dev.txt pyproject.toml
 	command -v uv >/dev/null || python3 -m pip install --quiet uv
 	test -x $(PY) || uv venv --quiet --python python3.11 .venv
 	uv pip sync --quiet --python $(PY) --require-hashes requirements/dev.txt
+	uv pip install --quiet --python $(PY) --no-deps --editable .
 	touch $@
 
 generate: venv ## write the CRD and the API reference from the API types
@@ -49,6 +49,6 @@ test-full: venv cluster-up ## every sample, every bad job, every control
 	python3 e2e/cluster/cluster.py exec -- $(PY) -m pytest --timeout=3600 e2e
 
 demo: venv ## run the sample on this machine, live
-	$(PY) -m rlhf_cli.main run -f manifests/samples/addition.yaml --storage runs
+	.venv/bin/rlhfjob run -f manifests/samples/addition.yaml --storage runs
 
 .PHONY: help venv generate lock verify unit cluster-up cluster-down e2e test test-full demo

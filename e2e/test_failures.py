@@ -134,9 +134,10 @@ def applied(kubectl: Kubectl, request: pytest.FixtureRequest) -> Kubectl:
         "data": {"bad_rewards.py": BAD_REWARDS, **BAD_PROMPTS},
     }
     selected = [
-        item.callspec.params["bad"]
+        bad
         for item in request.session.items
         if isinstance(item, pytest.Function) and "bad" in item.fixturenames
+        if isinstance(bad := item.callspec.params["bad"], Bad)
     ]
     kubectl.apply(code, *(bad_job(bad) for bad in selected))
     return kubectl
