@@ -87,19 +87,19 @@ class RLHFJobSpec(ApiModel):
     rollout: Rollout
     """Sampling. Required."""
     head: Head = Head()
-    """The Ray head pod."""
+    """The Ray head pod. Default: every field's own default."""
     makers: Makers = Makers()
-    """The makers."""
+    """The makers. Default: every field's own default."""
     trainers: Trainers = Trainers()
-    """The trainers."""
+    """The trainers. Default: every field's own default."""
     buffer: Buffer = Buffer()
-    """The buffer between them."""
+    """The buffer between them. Default: every field's own default."""
     weight_sync: WeightSync = WeightSync()
-    """Weight sync."""
+    """Weight sync. Default: every field's own default."""
     checkpoint: Checkpoint
     """Checkpoints. Required."""
     runtime: Runtime = Runtime()
-    """Image, environment and code of the pods."""
+    """Image, environment and code of the pods. Default: every field's own default."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 2
     """Failed attempts that are retried from the newest checkpoint. Default 2, range 0 to 1000."""
     pre_running_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800

@@ -5,24 +5,23 @@ A field is here only when changing it changes what the job does.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from rlhf_api.schema import PRESERVE_UNKNOWN, ApiModel, ObjectName, cel
 
 Quantity = Annotated[
-    int | str,
-    Field(
-        json_schema_extra={
-            "x-kubernetes-int-or-string": True,
-            "pattern": r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$",
-            "maxLength": 64,
-        }
-    ),
+    int | Annotated[str, Field(pattern=r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$", max_length=64)],
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
-Uri = Annotated[str, Field(min_length=1, max_length=2048)]
+_ABSOLUTE_OR_PACKAGE = (
+    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/).+')",
+    "must be an absolute path or package://PACKAGE/PATH",
+)
+Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_ABSOLUTE_OR_PACKAGE))]
 EnvName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 FunctionPath = Annotated[
-    str, Field(min_length=3, max_length=512, pattern=r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$")
+    str, Field(min_length=3, max_length=512, pattern=rf"^{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}$")
 ]
 
 
@@ -71,7 +70,7 @@ class Model(ApiModel):
 
     uri: Uri
     """A folder as `save_pretrained` writes it: an absolute path in the image or on a mounted volume, or
-    `package://PACKAGE/FOLDER` for a folder inside an installed Python package. Required."""
+    `package://PACKAGE/FOLDER` for a folder inside an installed Python package. Required. 1 to 2048 characters."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format that the makers compute in; trainers keep fp32 masters either way. Default float32."""
 
@@ -87,7 +86,7 @@ class RewardFunction(ApiModel):
     """A Python function `f(prompts, completions, **columns) -> list[float]`, run in a process of its own."""
 
     function: FunctionPath
-    """`package.module:function`, importable in the image or from `runtime.code`. Required."""
+    """`package.module:function`, importable in the image or from `runtime.code`. Required. 3 to 512 characters."""
     weight: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
     """Factor of this reward in the sum. Default 1, range -1e6 to 1e6."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 60
@@ -98,13 +97,18 @@ class ReasoningGym(ApiModel):
     """Problems made by a `reasoning_gym` task; the same task, seed and size give the same problems."""
 
     task: Annotated[str, Field(min_length=1, max_length=128)]
-    """Name of the task, for instance `chain_sum`. Required."""
+    """Name of the task, for instance `chain_sum`. Required. 1 to 128 characters."""
     size: Annotated[int, Field(ge=1, le=10_000_000)]
     """How many problems are made. Required. Range 1 to 10,000,000."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
     """Seed of the task's generator. Default 0, range 0 to 2,147,483,647."""
-    parameters: Annotated[dict[str, Any], Field(json_schema_extra={**PRESERVE_UNKNOWN, "maxProperties": 64})] = {}
-    """The task's own parameters, checked against the task before any weight is loaded. Default none."""
+    parameters: Annotated[
+        dict[str, Any],
+        # A map of free values, not a free object: the server compares a free object's keys too loosely, so that
+        # renaming one would slip past the rule that the spec is immutable.
+        Field(max_length=64, json_schema_extra={"additionalProperties": PRESERVE_UNKNOWN}),
+    ] = {}
+    """The task's own parameters, checked against the task before any weight is loaded. Default none, at most 64."""
 
 
 _ONE_SOURCE = (
@@ -119,11 +123,13 @@ class PromptSource(ApiModel):
     model_config = ConfigDict(json_schema_extra=cel(_ONE_SOURCE))
 
     uri: Uri | None = None
-    """A UTF-8 JSONL file, one object a line: an absolute path, or `package://PACKAGE/FILE`."""
+    """A UTF-8 JSONL file, one object a line: an absolute path, or `package://PACKAGE/FILE`.
+    Default none, 1 to 2048 characters."""
     reasoning_gym: ReasoningGym | None = None
-    """A reasoning_gym task."""
+    """A reasoning_gym task. Default none."""
     prompt_key: Annotated[str, Field(min_length=1, max_length=128)] = "prompt"
-    """The key of a JSONL row that holds the prompt text; the other keys go to the reward function. Default prompt."""
+    """The key of a JSONL row that holds the prompt text; the other keys go to the reward function. Default prompt,
+    1 to 128 characters."""
 
 
 class Prompts(PromptSource):
@@ -160,12 +166,34 @@ class Resources(ApiModel):
     """Kubernetes resource requests and limits of the role's Ray container."""
 
     requests: Annotated[dict[str, Quantity], Field(max_length=32)] = {}
-    """What the scheduler reserves. Default none; Kubernetes takes a limit as request too."""
+    """What the scheduler reserves. Default none; Kubernetes takes a limit as request too. At most 32."""
     limits: Annotated[dict[str, Quantity], Field(max_length=32)] = {}
-    """What the container may use; GPUs go here (nvidia.com/gpu). Default none."""
+    """What the container may use; GPUs go here (nvidia.com/gpu). Default none, at most 32."""
 
 
-PodTemplate = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE_UNKNOWN)]
+def _metadata_and_spec(template: dict[str, Any]) -> dict[str, Any]:
+    for key, value in template.items():
+        if key not in ("metadata", "spec") or not isinstance(value, dict):
+            raise ValueError(f"found {key}, expected a PodTemplateSpec: the objects metadata and spec")
+    return template
+
+
+PodTemplate = Annotated[
+    dict[str, Any],
+    AfterValidator(_metadata_and_spec),
+    Field(
+        json_schema_extra={
+            "properties": {
+                "metadata": {
+                    "description": "Labels and annotations of the pod. Default none.",
+                    "type": "object",
+                    **PRESERVE_UNKNOWN,
+                },
+                "spec": {"description": "A PodSpec. Default none.", "type": "object", **PRESERVE_UNKNOWN},
+            }
+        }
+    ),
+]
 
 
 class Head(ApiModel):
@@ -224,7 +252,7 @@ class PersistentVolumeClaim(ApiModel):
     """A claim in the job's namespace, shared by all pods of the job (ReadWriteMany on several nodes)."""
 
     claim_name: ObjectName
-    """Name of the claim. Required."""
+    """Name of the claim. Required. 1 to 253 characters."""
 
 
 class Storage(ApiModel):
@@ -240,11 +268,11 @@ class Storage(ApiModel):
     )
 
     persistent_volume_claim: PersistentVolumeClaim | None = None
-    """A claim that the operator mounts into every pod of the job."""
+    """A claim that the operator mounts into every pod of the job. Default none."""
     path: (
         Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+/?$")] | None
     ) = None
-    """An absolute path that the roles' templates mount into every pod."""
+    """An absolute path that the roles' templates mount into every pod. Default none, 2 to 1024 characters."""
 
 
 class Checkpoint(ApiModel):
@@ -262,16 +290,16 @@ class LocalObjectReference(ApiModel):
     """An object of the job's namespace, by name."""
 
     name: ObjectName
-    """Name of the object. Required."""
+    """Name of the object. Required. 1 to 253 characters."""
 
 
 class KeySelector(ApiModel):
     """One key of a Secret or ConfigMap of the job's namespace."""
 
     name: ObjectName
-    """Name of the object. Required."""
+    """Name of the object. Required. 1 to 253 characters."""
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
-    """The key. Required."""
+    """The key. Required. 1 to 253 characters."""
 
 
 class EnvVarSource(ApiModel):
@@ -287,9 +315,9 @@ class EnvVarSource(ApiModel):
     )
 
     secret_key_ref: KeySelector | None = None
-    """A key of a Secret."""
+    """A key of a Secret. Default none."""
     config_map_key_ref: KeySelector | None = None
-    """A key of a ConfigMap."""
+    """A key of a ConfigMap. Default none."""
 
 
 class EnvVar(ApiModel):
@@ -302,11 +330,11 @@ class EnvVar(ApiModel):
     )
 
     name: EnvName
-    """Name of the variable. Required."""
+    """Name of the variable. Required. 1 to 253 characters."""
     value: Annotated[str, Field(max_length=32_768)] | None = None
-    """The value itself."""
+    """The value itself. Default none, at most 32,768 characters."""
     value_from: EnvVarSource | None = None
-    """A reference to the value."""
+    """A reference to the value. Default none."""
 
 
 class EnvFromSource(ApiModel):
@@ -322,9 +350,9 @@ class EnvFromSource(ApiModel):
     )
 
     secret_ref: LocalObjectReference | None = None
-    """A Secret."""
+    """A Secret. Default none."""
     config_map_ref: LocalObjectReference | None = None
-    """A ConfigMap."""
+    """A ConfigMap. Default none."""
 
 
 class Code(ApiModel):
@@ -337,23 +365,34 @@ class Code(ApiModel):
     )
 
     config_map: LocalObjectReference | None = None
-    """A ConfigMap whose keys are file names (`rewards.py`). It is copied when the job starts; its hash is in status."""
+    """A ConfigMap whose keys are file names (`rewards.py`). It is copied when the job starts; its hash is in
+    status. Default none."""
     path: Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/")] | None = None
-    """An absolute path in the image or on a mounted volume."""
+    """An absolute path in the image or on a mounted volume. Default none, 2 to 1024 characters."""
+
+
+_RAY_WITH_HTTP_PROBES = (
+    "self.matches('^(2[.](5[3-9]|[6-9][0-9]|[1-9][0-9][0-9])|[3-9]|[1-9][0-9]+)[.]')",
+    "must be 2.53.0 or later: earlier ones lack the health checks that KubeRay asks over HTTP",
+)
 
 
 class Runtime(ApiModel):
     """What the job's pods run."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)] = "rlhfjob/runtime:0.1.0"
-    """Container image of head, makers and trainers. Default rlhfjob/runtime:0.1.0."""
-    ray_version: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = "2.60.0"
-    """The Ray version in the image, 2.53.0 or later. Default 2.60.0."""
+    """Container image of head, makers and trainers. Default rlhfjob/runtime:0.1.0, 1 to 1024
+    characters."""
+    ray_version: Annotated[
+        str,
+        Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", json_schema_extra=cel(_RAY_WITH_HTTP_PROBES)),
+    ] = "2.60.0"
+    """The Ray version in the image. Default 2.60.0, range 2.53.0 or later."""
     image_pull_secrets: Annotated[list[LocalObjectReference], Field(max_length=16)] = []
-    """Secrets to pull the image with. Default none."""
+    """Secrets to pull the image with. Default none, at most 16."""
     env: Annotated[list[EnvVar], Field(max_length=128)] = []
-    """Environment variables of every pod. Default none."""
+    """Environment variables of every pod. Default none, at most 128."""
     env_from: Annotated[list[EnvFromSource], Field(max_length=32)] = []
-    """Secrets and ConfigMaps whose keys become variables. Default none."""
+    """Secrets and ConfigMaps whose keys become variables. Default none, at most 32."""
     code: Code | None = None
     """Code beside the image's own, for reward functions. Default none."""

@@ -15,6 +15,8 @@ EPISODES_IN_STATUS = 10
 MAX_MESSAGE = 1024
 
 Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
+Name = Annotated[str, Field(max_length=253)]
+Path = Annotated[str, Field(max_length=4096)]
 
 
 class Condition(ApiModel):
@@ -118,7 +120,7 @@ class RoleStatus(ApiModel):
     """Wanted."""
     ready: int = 0
     """Alive and at a known policy version."""
-    summary: str = ""
+    summary: Annotated[str, Field(max_length=64)] = ""
     """ready/desired, for the column."""
 
 
@@ -200,19 +202,19 @@ class RLHFJobStatus(ApiModel):
     """Current incarnation: a RayCluster."""
     repairs: RepairsStatus = RepairsStatus()
     """Repairs in the current attempt."""
-    ray_cluster_name: str = ""
+    ray_cluster_name: Name = ""
     """Name of the RayCluster."""
-    submission_id: str = ""
+    submission_id: Name = ""
     """Submission id of the current attempt; recorded before it is submitted."""
-    head_pod_uid: str = ""
+    head_pod_uid: Name = ""
     """UID of the head pod that the current attempt runs in; another UID means that the attempt is gone."""
-    code_hash: str = ""
+    code_hash: Name = ""
     """sha256 of the code copied from runtime.code.configMap."""
-    latest_checkpoint: str | None = None
+    latest_checkpoint: Path | None = None
     """Path of the newest complete checkpoint."""
-    best_checkpoint: str | None = None
+    best_checkpoint: Path | None = None
     """Path of the checkpoint with the best score."""
-    final_model: str | None = None
+    final_model: Path | None = None
     """Path of the trained model."""
     reports: ReportCursor = ReportCursor()
     """Cursor into the journal."""

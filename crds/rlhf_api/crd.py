@@ -1,0 +1,194 @@
+"""The CustomResourceDefinition, generated from the API types: pydantic's JSON schema made structural.
+
+A structural schema (what the API server takes) has no references, no unions and no titles; bounds that exclude
+are flags; a field that may be absent is not nullable. Every default is in it, so that the server fills them all
+and a rule may read any field that has one.
+"""
+
+from typing import Any
+
+from rlhf_api.job import GROUP, KIND, PLURAL, VERSION, RLHFJob, RLHFJobSpec
+from rlhf_api.schema import ApiModel
+from rlhf_api.status import RLHFJobStatus
+
+Schema = dict[str, Any]
+
+SINGULAR = "rlhfjob"
+SHORT_NAME = "rlhf"
+CATEGORY = "rlhf"
+
+#: Columns of ``kubectl get rlhf``: name, type, JSON path, meaning. Floats are rounded by who writes status.
+COLUMNS = (
+    ("Phase", "string", ".status.phase", "Where the job is, for people"),
+    ("Mode", "string", ".spec.mode", "Where a rollout becomes an experience"),
+    ("Algorithm", "string", ".spec.algorithm.type", "The algorithm"),
+    ("Episode", "string", ".status.progress", "Episodes trained, of how many"),
+    ("Reward", "number", ".status.reward.last", "Mean reward of the last episode"),
+    ("Score", "number", ".status.score.last", "Last score on the held-out prompts"),
+    ("KL", "number", ".status.kl", "KL of the last episode, nats per token"),
+    ("Staleness", "integer", ".status.staleness", "Largest staleness in the last episode, versions"),
+    ("Makers", "string", ".status.makers.summary", "Makers ready, of how many"),
+    ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
+)
+#: Columns that ``kubectl get rlhf -o wide`` adds.
+WIDE_COLUMNS = (
+    ("Trainers", "string", ".status.trainers.summary", "Trainers ready, of how many"),
+    ("Message", "string", ".status.message", "One sentence on the current state"),
+)
+
+_INT32_MAX = 2**31 - 1
+#: What is taken over from pydantic's JSON schema as it is, in the order in which it is written.
+_KEPT = (
+    "description",
+    "type",
+    "format",
+    "enum",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "exclusiveMinimum",
+    "maximum",
+    "exclusiveMaximum",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "default",
+    "required",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-validations",
+    "properties",
+    "items",
+    "additionalProperties",
+)
+
+
+def structural_schema(model: type[ApiModel]) -> Schema:
+    """The structural OpenAPI v3 schema of one type, everything it refers to inlined."""
+    document = model.model_json_schema()
+    return _structural(document, document.get("$defs", {}))
+
+
+def custom_resource_definition() -> Schema:
+    """The whole CRD document, as plain values ready for YAML or JSON."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": SINGULAR,
+                "shortNames": [SHORT_NAME],
+                "categories": [CATEGORY],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": _columns(),
+                    "schema": {"openAPIV3Schema": object_schema()},
+                }
+            ],
+        },
+    }
+
+
+def object_schema() -> Schema:
+    """The schema of the whole object. Its metadata is the server's own matter, so only rules speak of it."""
+    root = structural_schema(RLHFJob)
+    return {
+        "description": root["description"],
+        "type": "object",
+        "required": ["spec"],
+        "x-kubernetes-validations": root["x-kubernetes-validations"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural_schema(RLHFJobSpec),
+            "status": _status_schema(),
+        },
+    }
+
+
+def _status_schema() -> Schema:
+    """Status says what was observed, so the server fills in nothing but "not seen yet" for a new object."""
+    schema = structural_schema(RLHFJobStatus)
+    return {**_without_defaults(schema), "default": schema["default"]}
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    stripped = {key: value for key, value in schema.items() if key != "default"}
+    if "properties" in schema:
+        stripped["properties"] = {name: _without_defaults(field) for name, field in schema["properties"].items()}
+    if "items" in schema:
+        stripped["items"] = _without_defaults(schema["items"])
+    return stripped
+
+
+def _columns() -> list[Schema]:
+    return [
+        {"name": name, "type": kind, "jsonPath": path, "description": meaning, "priority": priority}
+        for priority, columns in enumerate((COLUMNS, WIDE_COLUMNS))
+        for name, kind, path, meaning in columns
+    ]
+
+
+def _structural(node: Schema, definitions: Schema) -> Schema:
+    node = _without_union(_inlined(node, definitions), definitions)
+    if "const" in node:
+        node["enum"] = [node["const"]]
+    for bound, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if bound in node:
+            node |= {inclusive: node[bound], bound: True}
+    if node.get("type") == "integer":
+        node["format"] = "int32" if abs(node.get("maximum", _INT32_MAX + 1)) <= _INT32_MAX else "int64"
+    if "description" in node:
+        node["description"] = " ".join(node["description"].split())
+    if "properties" in node:
+        node["properties"] = {name: _structural(field, definitions) for name, field in node["properties"].items()}
+    if "items" in node:
+        node["items"] = _structural(node["items"], definitions)
+    if isinstance(node.get("additionalProperties"), dict):
+        node["additionalProperties"] = _structural(node["additionalProperties"], definitions)
+    else:
+        node.pop("additionalProperties", None)
+    return {key: node[key] for key in _KEPT if key in node}
+
+
+def _inlined(node: Schema, definitions: Schema) -> Schema:
+    """The type that is referred to, under what the field itself says of it.
+
+    The default of an object becomes {}: its fields have their own defaults, and the server fills those in next.
+    """
+    if "$ref" not in node:
+        return dict(node)
+    target = definitions[node["$ref"].removeprefix("#/$defs/")]
+    field = {key: value for key, value in node.items() if key != "$ref"}
+    if field.get("default") is not None:
+        field["default"] = {}
+    return {**target, **field}
+
+
+def _without_union(node: Schema, definitions: Schema) -> Schema:
+    """``X | None`` as X that may be absent; a quantity as the server's own integer or string."""
+    if "anyOf" not in node:
+        return node
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    if rest.get("x-kubernetes-int-or-string"):
+        (text,) = (option for option in node["anyOf"] if option["type"] == "string")
+        return {**{key: value for key, value in text.items() if key != "type"}, **rest}
+    (present,) = (option for option in node["anyOf"] if option != {"type": "null"})
+    if rest.get("default", 0) is None:
+        del rest["default"]
+    return {**_inlined(present, definitions), **rest}
