@@ -154,9 +154,7 @@ class Ledger:
     def train(self, episode: int) -> None:
         """All groups of the episode have been trained, each once."""
         if episode != self._episode:
-            raise LedgerError(
-                f"training of episode {episode}: expected episode {self._episode}, each once and in order"
-            )
+            raise LedgerError(f"training of episode {episode}: expected {self._episode}, each once and in order")
         missing = [cursor for cursor in self.cursors_of(episode) if cursor not in self._buffered]
         if missing:
             raise LedgerError(
