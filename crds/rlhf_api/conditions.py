@@ -30,6 +30,10 @@ STARTING: Final = "Starting"  # submitted; models are loading, files are checked
 RUNNING: Final = "Running"  # episodes are being trained
 RECOVERING: Final = "Recovering"  # an attempt ended; the next is coming
 UNREACHABLE: Final = "Unreachable"  # the supervisor does not answer; nothing is concluded from that yet
+KUBERAY_MISSING: Final = "KubeRayMissing"  # the cluster has no RayCluster resource: KubeRay is not installed (yet)
+ALL_PODS_READY: Final = "AllPodsReady"  # of ClusterReady
+WITHIN_BOUND: Final = "WithinBound"  # of StalenessWithinBounds
+EXCEEDED: Final = "Exceeded"  # of StalenessWithinBounds
 
 # Reasons for the end.
 COMPLETED: Final = "Completed"
@@ -41,6 +45,10 @@ RAY_CLUSTER_INVALID: Final = "RayClusterInvalid"  # the API server or KubeRay re
 REFERENCE_MISSING: Final = "ReferenceMissing"  # a ConfigMap or claim that the spec names does not exist
 HEAD_LOST: Final = "HeadLost"  # the head pod was replaced; the attempt in it is gone
 CONTAINER_CRASHED: Final = "ContainerCrashed"  # a container keeps crashing before Ray starts
+IMAGE_NAME_INVALID: Final = "InvalidImageName"  # no registry can have an image of that name
+RAY_JOB_FAILED: Final = "RayJobFailed"  # Ray says that the submission ended badly, and no report said why
+REPORT_MISSED: Final = "ReportMissed"  # the submission ended unheard; the next attempt tells how
+INVALID_SPEC: Final = "InvalidSpec"  # the object does not follow this operator's version of the API
 
 # Reasons that the runtime gives in Failure.reason.
 PROMPTS_INVALID: Final = "PromptsInvalid"  # permanent: message names file, line, key, found, expected
@@ -52,12 +60,14 @@ REWARD_FUNCTION_INVALID: Final = (
 REWARD_FUNCTION_FAILED: Final = "RewardFunctionFailed"  # it raised
 REWARD_FUNCTION_TIMEOUT: Final = "RewardFunctionTimeout"  # it took longer than timeoutSeconds and was ended
 STORAGE_READ_ONLY: Final = "StorageReadOnly"  # permanent
+STORAGE_FAILED: Final = "StorageFailed"  # it cannot be written or read for another reason: full, input/output error
 STORAGE_NOT_SHARED: Final = "StorageNotShared"  # permanent: a pod does not see what another wrote
 TRAINER_LOST: Final = "TrainerLost"
 MAKER_LOST: Final = "MakerLost"  # makers died faster than they could be replaced
 WEIGHT_SYNC_FAILED: Final = "WeightSyncFailed"
 NOT_FINITE: Final = "NotFinite"  # loss or gradient is NaN or infinite
 COORDINATOR_CRASHED: Final = "CoordinatorCrashed"
+ATTEMPT_TAKEN: Final = "AttemptTaken"  # another supervisor has, or had, this attempt's folder; the next one is free
 STOPPED: Final = "Stopped"  # asked to stop (Ctrl-C); resumable
 
 # Reasons of waits, in Report.waits.

@@ -208,6 +208,8 @@ class RLHFJobStatus(ApiModel):
     """Submission id of the current attempt; recorded before it is submitted."""
     head_pod_uid: Name = ""
     """UID of the head pod that the current attempt runs in; another UID means that the attempt is gone."""
+    head_restarts: int = 0
+    """Restarts of that pod's Ray container when the attempt was submitted; more means that the attempt is gone."""
     code_hash: Name = ""
     """sha256 of the code copied from runtime.code.configMap."""
     latest_checkpoint: Path | None = None
