@@ -1,0 +1,239 @@
+"""Weight sync as a transaction: prepare, shards, commit. A version is applied complete and in order, or not at all.
+
+::
+
+    Publisher (trainer rank 0)                          Receiver (every maker, at its own pace)
+    prepare(order) -> Manifest               ------->   prepare(manifest, lease): names, shapes, dtypes fit?
+    shard(order, i) -> digest, bytes         ------->   stage(order, i, digest, bytes): beside the live weights
+    commit(order) -> digest of the version   ------->   commit(order, digest): all there, all as sent, not unchanged
+                                                        apply_pending(): between two engine calls
+
+The publisher keeps nothing and waits for nobody: receivers pull, so N publishers of M receivers cannot deadlock.
+A publisher that dies half way leaves the receiver's live weights alone, and the staged ones are freed when the
+lease ends. Neither end takes part in a collective.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from rlhf_runtime.policy_weights import model_weights
+from rlhf_runtime.weight_manifest import (
+    BUCKET_BYTES,
+    Manifest,
+    Order,
+    TensorSpec,
+    bucket_digest,
+    into_buckets,
+    version_digest,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Apply = Callable[[Mapping[str, Tensor], int], None]
+
+
+class SyncRefused(ValueError):
+    """A version that must not be applied; the message says which rule it breaks. The live weights are as before."""
+
+
+class Publisher:
+    """Gives a model's weights away, floating-point ones as `dtype`. The weights rest from prepare to commit."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._bucket_bytes = bucket_bytes
+        self._manifest: Manifest | None = None
+        self._digests: dict[int, str] = {}
+
+    def prepare(self, order: Order, *, must_differ: bool) -> Manifest:
+        """Begin a publish; one that was begun before is forgotten."""
+        specs = [_spec(name, self._cast(tensor)) for name, tensor in model_weights(self._model).items()]
+        self._manifest = Manifest(order, into_buckets(specs, self._bucket_bytes), must_differ)
+        self._digests = {}
+        return self._manifest
+
+    def shard(self, order: Order, index: int) -> tuple[str, Bytes]:
+        """Digest and bytes of one bucket: a copy, so that training may go on once all are taken."""
+        manifest = self._of(order)
+        tensors = model_weights(self._model)
+        parts = [_as_bytes(self._cast(tensors[spec.name])) for spec in manifest.buckets[index]]
+        content = np.concatenate(parts)
+        self._digests[index] = bucket_digest(content.data)
+        return self._digests[index], content
+
+    def commit(self, order: Order) -> str:
+        """Digest of the whole version; raises ValueError if a bucket was never taken."""
+        manifest = self._of(order)
+        missing = [index for index in range(len(manifest.buckets)) if index not in self._digests]
+        if missing:
+            raise ValueError(f"commit of {order}: buckets {missing} were never taken")
+        return version_digest(manifest, [self._digests[index] for index in range(len(manifest.buckets))])
+
+    def _of(self, order: Order) -> Manifest:
+        if self._manifest is None or self._manifest.order != order:
+            found = self._manifest.order if self._manifest else "none"
+            raise ValueError(f"publish {order}: found {found} prepared")
+        return self._manifest
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+
+@dataclass
+class _Staged:
+    """A version that is being received; `lease_end` on the receiver's clock."""
+
+    manifest: Manifest
+    lease_end: float
+    buckets: dict[int, Bytes] = field(default_factory=dict)
+    digests: dict[int, str] = field(default_factory=dict)
+    complete: bool = False
+
+    def all_digests(self) -> list[str]:
+        return [self.digests[index] for index in range(len(self.manifest.buckets))]
+
+
+class Receiver:
+    """A maker's end: stages versions beside the live weights, which change in `apply_pending` only.
+
+    Called from several threads; `apply_pending` by the one that holds the engine. `apply` is Engine.load.
+    """
+
+    def __init__(self, model: nn.Module, apply: Apply, clock: Callable[[], float] = time.monotonic) -> None:
+        self._expected = {name: _spec(name, tensor) for name, tensor in model_weights(model).items()}
+        self._apply = apply
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._staged: _Staged | None = None
+        self._committed: Order | None = None
+        self._committed_digests: list[str] = []
+
+    @property
+    def committed(self) -> Order | None:
+        """The version in use; None before the first."""
+        return self._committed
+
+    @property
+    def staging(self) -> bool:
+        """Whether memory is held for a version to come."""
+        return self._staged is not None
+
+    def prepare(self, manifest: Manifest, lease_seconds: float) -> None:
+        """Make room for a version, for so long. Raises SyncRefused if it is old or does not fit the model.
+
+        A version that was being received is forgotten: it was given up, or this one is newer.
+        """
+        with self._lock:
+            if self._committed is not None and manifest.order <= self._committed:
+                raise SyncRefused(f"{manifest.order} is not after {self._committed}, which is in use")
+            self._refuse_misfit(manifest)
+            self._staged = _Staged(manifest, self._clock() + lease_seconds)
+
+    def stage(self, order: Order, index: int, digest: str, content: Bytes) -> None:
+        """Keep a copy of one bucket. Raises SyncRefused if it isn't what was sent, or was not announced."""
+        with self._lock:
+            staged = self._staged_of(order)
+            expected = sum(spec.size for spec in staged.manifest.buckets[index])
+        if content.nbytes != expected:
+            raise SyncRefused(f"{order}, bucket {index}: found {content.nbytes} bytes, expected {expected}")
+        # Out of the lock: copying and hashing a large bucket must not hold up a health check.
+        copy = content.copy()
+        found = bucket_digest(copy.data)
+        if found != digest:
+            raise SyncRefused(f"{order}, bucket {index}: found digest {found}, expected {digest}")
+        with self._lock:
+            staged = self._staged_of(order)
+            staged.buckets[index] = copy
+            staged.digests[index] = found
+
+    def commit(self, order: Order, digest: str) -> None:
+        """Accept the version, to be applied by the next `apply_pending`; again is no error.
+
+        Raises SyncRefused if something is missing, differs from what was published, or did not change although
+        training moved it.
+        """
+        with self._lock:
+            if self._committed == order:
+                return
+            staged = self._staged_of(order)
+            missing = [index for index in range(len(staged.manifest.buckets)) if index not in staged.buckets]
+            if missing:
+                raise SyncRefused(f"commit of {order}: buckets {missing} are missing")
+            digests = staged.all_digests()
+            found = version_digest(staged.manifest, digests)
+            if found != digest:
+                raise SyncRefused(f"commit of {order}: found digest {found}, expected {digest}")
+            if staged.manifest.must_differ and digests == self._committed_digests:
+                raise SyncRefused(
+                    f"commit of {order}: every tensor equals {self._committed}'s although training has moved them; "
+                    "what is published is not what is trained"
+                )
+            staged.complete = True
+
+    def apply_pending(self) -> bool:
+        """Put an accepted version into use; the caller holds the engine between two calls. True if there was one."""
+        with self._lock:
+            staged = self._staged
+            if staged is None or not staged.complete:
+                return False
+            self._apply(_tensors(staged), staged.manifest.order.version)
+            self._committed = staged.manifest.order
+            self._committed_digests = staged.all_digests()
+            self._staged = None
+            return True
+
+    def expire(self) -> bool:
+        """Free what is staged if its lease has ended before its commit. True if something was freed."""
+        with self._lock:
+            if self._staged is None or self._staged.complete or self._clock() < self._staged.lease_end:
+                return False
+            self._staged = None
+            return True
+
+    def _staged_of(self, order: Order) -> _Staged:
+        if self._staged is None or self._staged.manifest.order != order:
+            found = self._staged.manifest.order if self._staged else "none (never prepared, or its lease has ended)"
+            raise SyncRefused(f"{order}: found {found} in preparation")
+        return self._staged
+
+    def _refuse_misfit(self, manifest: Manifest) -> None:
+        announced = {spec.name: spec for spec in manifest.tensors()}
+        problems = [f"missing {name}" for name in self._expected if name not in announced]
+        problems += [f"unknown {name}" for name in announced if name not in self._expected]
+        problems += [
+            f"{name}: found {spec.dtype}{list(spec.shape)}, expected {expected.dtype}{list(expected.shape)}"
+            for name, expected in self._expected.items()
+            if (spec := announced.get(name)) is not None and spec != expected
+        ]
+        if problems:
+            raise SyncRefused(f"{manifest.order} does not fit this model: {'; '.join(problems)}")
+
+
+def _spec(name: str, tensor: Tensor) -> TensorSpec:
+    return TensorSpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.nbytes)
+
+
+def _as_bytes(tensor: Tensor) -> Bytes:
+    """[size] uint8, row-major."""
+    content: Bytes = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return content
+
+
+def _tensors(staged: _Staged) -> dict[str, Tensor]:
+    """Views of the staged bytes as tensors, by name."""
+    tensors = {}
+    for index, bucket in enumerate(staged.manifest.buckets):
+        offset = 0
+        for spec in bucket:
+            # Through bytes of their own: an element must start at a multiple of its size, and a bucket mixes sizes.
+            content = torch.from_numpy(staged.buckets[index][offset : offset + spec.size].copy())
+            tensors[spec.name] = content.view(getattr(torch, spec.dtype)).view(spec.shape)
+            offset += spec.size
+    return tensors
