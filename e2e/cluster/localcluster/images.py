@@ -1,0 +1,4 @@
+from .settings import Layout
+
+
+def update(layout: Layout) -> None: ...
