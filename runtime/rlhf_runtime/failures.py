@@ -8,25 +8,27 @@ from rlhf_api.run import Failure
 class RunFailure(Exception):
     """Ends the attempt. ``permanent`` says that another attempt cannot help: the job fails at once.
 
+    ``message`` is one sentence; a traceback or log that belongs to it, of user code for instance, is ``tail``.
     Raised anywhere in the runtime, also inside Ray actors: it pickles with all its fields.
     """
 
-    def __init__(self, reason: str, message: str, *, permanent: bool) -> None:
+    def __init__(self, reason: str, message: str, *, permanent: bool, tail: str = "") -> None:
         super().__init__(reason, message, permanent)
         self.reason = reason
         self.message = message
         self.permanent = permanent
+        self.tail = tail
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.reason, self.message, self.permanent)
+        return _rebuild, (self.reason, self.message, self.permanent, self.tail)
 
     def report(self, tail: str = "") -> Failure:
-        """As it goes to the operator, with the end of a traceback or log."""
-        return Failure(reason=self.reason, message=self.message, permanent=self.permanent, tail=tail)
+        """As it goes to the operator, with the end of a traceback or log: its own before ``tail``."""
+        return Failure(reason=self.reason, message=self.message, permanent=self.permanent, tail=self.tail or tail)
 
 
-def _rebuild(reason: str, message: str, permanent: bool) -> RunFailure:
-    return RunFailure(reason, message, permanent=permanent)
+def _rebuild(reason: str, message: str, permanent: bool, tail: str) -> RunFailure:
+    return RunFailure(reason, message, permanent=permanent, tail=tail)
