@@ -1,0 +1,109 @@
+"""What can be told about a model's folder without loading its weights."""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rlhf_api.conditions import MODEL_INVALID
+
+from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.locations import local_path
+
+_CONFIG = "config.json"
+_SINGLE = ("model.safetensors", "pytorch_model.bin")
+_INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+#: Where model families keep the number of positions they have.
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A folder as ``save_pretrained`` writes it, found complete.
+
+    context     positions the model has, None if its config does not say
+    vocabulary  rows of its embedding, None if its config does not say
+    """
+
+    path: Path
+    context: int | None
+    vocabulary: int | None
+
+
+def model_folder(uri: str, field: str) -> ModelFolder:
+    """Check that a model's folder has a config and all its weights; ``field`` is its name in the spec.
+
+    Raises RunFailure ModelInvalid (permanent) naming what was looked for and what is there.
+    """
+    try:
+        path = local_path(uri)
+    except ValueError as error:
+        _invalid(f"{field}.uri: {error}", error)
+    if not path.is_dir():
+        _invalid(f"{field}.uri: there is no folder {path}; {_what_is_there(path)}")
+    config = _json(path / _CONFIG, field)
+    _check_weights(path, field)
+    # A model with several parts keeps its language model's numbers one level down.
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    assert text is not None
+    return ModelFolder(
+        path=path,
+        context=next((text[key] for key in _CONTEXT_KEYS if isinstance(text.get(key), int)), None),
+        vocabulary=text["vocab_size"] if isinstance(text.get("vocab_size"), int) else None,
+    )
+
+
+def _check_weights(path: Path, field: str) -> None:
+    index = next((path / name for name in _INDEX if (path / name).is_file()), None)
+    single = next((path / name for name in _SINGLE if (path / name).is_file()), None)
+    if single is not None:
+        shards = [single]
+    elif index is not None:
+        names = _json(index, field).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            _invalid(f"{field}.uri: {index} has no weight_map")
+        shards = [path / str(name) for name in sorted(set(names.values()))]
+    else:
+        _invalid(f"{field}.uri: no weights in {path}: expected {_SINGLE[0]} or {_INDEX[0]}; {_what_is_there(path)}")
+    for shard in shards:
+        if not shard.is_file():
+            _invalid(f"{field}.uri: {shard} is missing, which {index} names")
+        if shard.suffix == ".safetensors":
+            _check_safetensors(shard, field)
+
+
+def _check_safetensors(shard: Path, field: str) -> None:
+    # A file of this format starts with its header's length; a Git LFS pointer or a cut download does not fit it.
+    size = shard.stat().st_size
+    with shard.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        opening = file.read(1)
+    if 8 + length > size or opening != b"{":
+        pointer = " (it looks like a Git LFS pointer: fetch the file itself)" if start == b"version " else ""
+        _invalid(f"{field}.uri: {shard} ({size} bytes) is not a safetensors file{pointer}")
+
+
+def _json(path: Path, field: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        _invalid(f"{field}.uri: there is no {path.name} in {path.parent}; {_what_is_there(path.parent)}", error)
+    except (OSError, ValueError) as error:
+        _invalid(f"{field}.uri: cannot read {path}: {error}", error)
+    if not isinstance(value, dict):
+        _invalid(f"{field}.uri: {path} holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def _what_is_there(path: Path) -> str:
+    """The names at the deepest part of a path that exists, few of them."""
+    there = next(folder for folder in (path, *path.parents) if folder.is_dir())
+    names = sorted(entry.name for entry in there.iterdir())
+    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"{there} has {listed or 'nothing in it'}"
+
+
+def _invalid(message: str, cause: BaseException | None = None) -> NoReturn:
+    raise RunFailure(MODEL_INVALID, message, permanent=True) from cause

@@ -1,0 +1,147 @@
+"""A reward function's own process: ``python -m rlhf_runtime.reward_process FD package.module:function``
+
+It imports the function and says ``ready`` with its parameters, then answers batches until the socket closes.
+User code prints to standard error: standard output is not the protocol. Every answer has a ``kind``:
+``ready``, ``rewards``, ``invalid`` (the function cannot be used) or ``raised``; the last two with message and traceback.
+"""
+
+import importlib
+import inspect
+import math
+import numbers
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_runtime.reward_wire import receive, send
+
+#: Frames of a traceback that are reported: the last ones are the function's own.
+_FRAMES = 5
+#: Longest text of a value or traceback in an answer, characters.
+_MAX_TEXT = 4000
+
+
+class InvalidFunction(Exception):
+    """The function, or what it gave back, is not what the interface wants; ``trace`` shows why, if code raised."""
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
+    path = sys.argv[2]
+    try:
+        function = find(path)
+        send(connection, {"kind": "ready", **parameters(function)})
+    except InvalidFunction as error:
+        send(connection, {"kind": "invalid", "message": str(error), "traceback": error.trace})
+        return
+    while True:
+        try:
+            request = receive(connection)
+        except EOFError:
+            return
+        send(connection, answer(function, request))
+
+
+def find(path: str) -> Callable[..., Any]:
+    """The function that ``package.module:function`` names. Raises InvalidFunction saying what was found."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            raise InvalidFunction(f"there is no module {missing!r} on PYTHONPATH") from error
+        raise InvalidFunction(f"{module_name} imports {missing!r}, which is not installed") from error
+    except BaseException as error:
+        # Whatever the module's top level does, a sys.exit() too, is its answer.
+        raise InvalidFunction(f"importing {module_name} raised {_summary(error)}", _frames(error)) from error
+    if not hasattr(module, name):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        there = f"; it has {', '.join(functions[:8])}" if functions else ""
+        raise InvalidFunction(f"{module_name} has no {name!r}{there}")
+    function = getattr(module, name)
+    if not callable(function):
+        raise InvalidFunction(f"{name} in {module_name} is a {type(function).__name__}, expected a function")
+    found: Callable[..., Any] = function
+    return found
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """Names that the function must get and may get, and whether it takes any name. Raises InvalidFunction."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some callables written in C do not tell.
+        return {"required": [], "accepted": [], "any": True}
+    named = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    if positional:
+        raise InvalidFunction(f"parameter {positional[0].name!r} is positional-only; all are passed by name")
+    return {
+        "required": [p.name for p in named if p.default is p.empty],
+        "accepted": [p.name for p in named],
+        "any": any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()),
+    }
+
+
+def answer(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Call the function with one batch, and say what came of it."""
+    prompts, completions, columns = request["prompts"], request["completions"], request["columns"]
+    try:
+        result = function(prompts=prompts, completions=completions, **columns)
+        return {"kind": "rewards", "rewards": numbers_of(result, len(completions))}
+    except InvalidFunction as error:
+        return {"kind": "invalid", "message": str(error), "traceback": error.trace}
+    except BaseException as error:
+        # User code may raise anything, SystemExit and KeyboardInterrupt among it.
+        return {"kind": "raised", "message": _summary(error), "traceback": _frames(error)}
+
+
+def numbers_of(result: Any, expected: int) -> list[float]:
+    """The rewards of a batch. Raises InvalidFunction saying what was found, and where."""
+    if isinstance(result, (str, bytes, dict)) or not hasattr(result, "__iter__"):
+        raise InvalidFunction(f"it returned a {type(result).__name__}, expected a list of {expected} numbers")
+    values = list(result)
+    if len(values) != expected:
+        raise InvalidFunction(f"it returned {len(values)} numbers for {expected} completions")
+    return [_number(value, index) for index, value in enumerate(values)]
+
+
+def _number(value: Any, index: int) -> float:
+    if not isinstance(value, numbers.Real):
+        raise InvalidFunction(f"item {index} is a {type(value).__name__} ({_text(value)}), expected a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidFunction(f"item {index} is {number}, expected a finite number")
+    return number
+
+
+def _summary(error: BaseException) -> str:
+    text = _text(error, str)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _frames(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error, limit=-_FRAMES))[-_MAX_TEXT:]
+
+
+def _text(value: Any, form: Callable[[Any], str] = repr) -> str:
+    try:
+        text = form(value)
+    except Exception as error:
+        return f"<its text cannot be had: {type(error).__name__}>"
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+if __name__ == "__main__":
+    main()
