@@ -1,0 +1,176 @@
+"""What travels from makers to trainers, and how a trainer lays it out as tensors.
+
+A rollout is what the engine did and nothing else; an experience is a rollout that has been scored. Both hold
+numpy arrays: the object store hands those to another process without a copy, and a process that only routes
+them needs no torch. torch is therefore imported inside `collate` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollout:
+    """One sampled completion of one prompt.
+
+    prompt_index   cursor of the prompt in the run; with `sample` it names the rollout
+    sample         which sample of the prompt's group, from 0
+    prompt_ids     [P] int32, without padding
+    completion_ids [T] int32, T >= 1; includes the EOS the policy chose, and nothing after it
+    logprobs       [T] float32, nats: log-probability each token was sampled with (temperature applied)
+    versions       [T] int32: policy version that sampled each token
+    truncated      the token limit ended it, so its last token is not a chosen EOS
+    """
+
+    prompt_index: int
+    sample: int
+    prompt_ids: Int32Array
+    completion_ids: Int32Array
+    logprobs: Float32Array
+    versions: Int32Array
+    truncated: bool
+
+    def __post_init__(self) -> None:
+        _check_array("prompt_ids", self.prompt_ids, np.int32, None)
+        _check_array("completion_ids", self.completion_ids, np.int32, None)
+        tokens = len(self.completion_ids)
+        _check_array("logprobs", self.logprobs, np.float32, tokens)
+        _check_array("versions", self.versions, np.int32, tokens)
+        if self.prompt_index < 0 or self.sample < 0:
+            raise ValueError(
+                f"rollout: found prompt_index {self.prompt_index}, sample {self.sample}; expected both >= 0"
+            )
+        if not np.isfinite(self.logprobs).all() or (self.logprobs > 0).any():
+            raise ValueError(f"logprobs: found {self.logprobs}, expected finite values <= 0")
+        if self.versions.min() < 0:
+            raise ValueError(f"versions: found {self.versions.min()}, expected >= 0")
+
+    @property
+    def oldest_version(self) -> int:
+        """The version staleness is measured from."""
+        return int(self.versions.min())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """All samples of one prompt; admitted, dropped, refilled and trained whole."""
+
+    prompt_index: int
+    rollouts: tuple[Rollout, ...]
+
+    def __post_init__(self) -> None:
+        found = [(r.prompt_index, r.sample) for r in self.rollouts]
+        expected = [(self.prompt_index, sample) for sample in range(len(self.rollouts))]
+        if not found or found != expected:
+            raise ValueError(f"group: found (prompt, sample) {found}, expected {expected or 'at least one rollout'}")
+
+    @property
+    def oldest_version(self) -> int:
+        """Oldest version of any token of the group."""
+        return min(rollout.oldest_version for rollout in self.rollouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Experience:
+    """A scored rollout: `reward` in the reward's own units, `advantage` as `grpo.group_advantages` gives it."""
+
+    rollout: Rollout
+    reward: float
+    advantage: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.reward) and np.isfinite(self.advantage)):
+            raise ValueError(
+                f"experience: found reward {self.reward}, advantage {self.advantage}; expected finite numbers"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """One micro-batch as tensors; B rows, P longest prompt, T longest completion.
+
+    A row is [pad.. prompt | completion pad..]: prompts end, and completions start, in the same column for every
+    row. `attention_mask` and `mask` tell padding from tokens, never the token id, so padding with EOS is fine.
+
+    input_ids      [B, P + T] int64
+    attention_mask [B, P + T] int64, 1 at tokens
+    position_ids   [B, P + T] int64, counted from the row's first token
+    mask           [B, T] bool, True at completion tokens
+    old_logprobs   [B, T] float32, nats, 0 at padding
+    advantages     [B] float32
+    """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    position_ids: torch.Tensor
+    mask: torch.Tensor
+    old_logprobs: torch.Tensor
+    advantages: torch.Tensor
+
+    @property
+    def completion_ids(self) -> torch.Tensor:
+        """[B, T] int64."""
+        return self.input_ids[:, -self.mask.shape[1] :]
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(
+            input_ids=self.input_ids.to(device),
+            attention_mask=self.attention_mask.to(device),
+            position_ids=self.position_ids.to(device),
+            mask=self.mask.to(device),
+            old_logprobs=self.old_logprobs.to(device),
+            advantages=self.advantages.to(device),
+        )
+
+
+def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
+    """Lay experiences out as one micro-batch, in the order given. Padding cannot change a row's loss."""
+    import torch
+
+    from rlhf_runtime.grpo import position_ids
+
+    if not experiences:
+        raise ValueError("experiences: found none, expected at least one")
+    rollouts = [experience.rollout for experience in experiences]
+    rows = len(rollouts)
+    longest_prompt = max(len(r.prompt_ids) for r in rollouts)
+    longest_completion = max(len(r.completion_ids) for r in rollouts)
+    input_ids = np.full((rows, longest_prompt + longest_completion), pad_id, np.int64)
+    attention = np.zeros_like(input_ids)
+    old_logprobs = np.zeros((rows, longest_completion), np.float32)
+    for row, rollout in enumerate(rollouts):
+        start, end = longest_prompt - len(rollout.prompt_ids), longest_prompt + len(rollout.completion_ids)
+        input_ids[row, start:end] = np.concatenate([rollout.prompt_ids, rollout.completion_ids])
+        attention[row, start:end] = 1
+        old_logprobs[row, : len(rollout.logprobs)] = rollout.logprobs
+    attention_mask = torch.from_numpy(attention)
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        attention_mask=attention_mask,
+        position_ids=position_ids(attention_mask),
+        mask=attention_mask[:, longest_prompt:].bool(),
+        old_logprobs=torch.from_numpy(old_logprobs),
+        advantages=torch.tensor([e.advantage for e in experiences], dtype=torch.float32),
+    )
+
+
+def _check_array(name: str, array: npt.NDArray[np.generic], dtype: type[np.generic], length: int | None) -> None:
+    """One-dimensional, of this dtype, of this length (None: at least 1)."""
+    right_length = array.size >= 1 if length is None else array.size == length
+    if array.ndim != 1 or array.dtype != dtype or not right_length:
+        expected = "1 or more" if length is None else str(length)
+        raise ValueError(
+            f"{name}: found {array.dtype}{list(array.shape)}, expected {np.dtype(dtype)} of length {expected}"
+        )
