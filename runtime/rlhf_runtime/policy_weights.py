@@ -1,0 +1,50 @@
+"""The tensors that make a policy: listed once each, and replaced all or none."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+def model_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and persistent buffer once: a tied weight comes under its first name only.
+
+    Detached views of the live weights, not copies.
+    """
+    tensors = model.state_dict(keep_vars=True)
+    return {name: tensors[name].detach() for name in _first_names(tensors).values()}
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy `state` into the model in place, so that tied weights stay tied.
+
+    All of the model's tensors and no others, each of the model's shape and dtype; else ValueError, and no weight
+    has changed. A tied weight may also come under its other names, with equal values.
+    """
+    own = model.state_dict(keep_vars=True)
+    first_names = _first_names(own)
+    problems = [f"missing {name}" for name in first_names.values() if name not in state]
+    for name, tensor in state.items():
+        if name not in own:
+            problems.append(f"unknown {name}")
+            continue
+        if tensor.shape != own[name].shape or tensor.dtype != own[name].dtype:
+            found = f"{tensor.dtype}{list(tensor.shape)}"
+            problems.append(f"{name}: found {found}, expected {own[name].dtype}{list(own[name].shape)}")
+            continue
+        first = first_names[id(own[name])]
+        if first != name and first in state and not torch.equal(tensor, state[first]):
+            problems.append(f"{name}: differs from {first}, with which it is tied")
+    if problems:
+        raise ValueError(f"weights do not fit this model: {'; '.join(problems)}")
+    with torch.no_grad():
+        for name in first_names.values():
+            own[name].copy_(state[name])
+
+
+def _first_names(tensors: Mapping[str, Tensor]) -> dict[int, str]:
+    """First name of each distinct tensor object, by its id, in the order of `tensors`."""
+    names: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), name)
+    return names

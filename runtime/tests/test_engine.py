@@ -1,0 +1,236 @@
+"""The engine samples what it says it samples: log-probs, draws, ends and weights."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from rlhf_runtime.draws import uniforms
+from rlhf_runtime.engine import Request, Sampling, TransformersEngine
+from rlhf_runtime.policy_weights import model_weights
+from rlhf_runtime.rollout import Group, Rollout
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCABULARY, PAD, EOS = 17, 0, 1
+SAMPLING = Sampling(temperature=0.7, max_new_tokens=12, seed=5)
+
+
+def make_model(*, tied: bool = False, seed: int = 0) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def make_engine(model: LlamaForCausalLM, eos_id: int = EOS, max_rows: int = 512) -> TransformersEngine:
+    return TransformersEngine(model, eos_id=eos_id, pad_id=PAD, version=3, max_rows=max_rows)
+
+
+def request(prompt_index: int, *prompt_ids: int, samples: int = 6) -> Request:
+    return Request(prompt_index=prompt_index, prompt_ids=np.array(prompt_ids, np.int32), samples=samples)
+
+
+REQUESTS = [request(10, 3, 4, 5, 6), request(11, 7), request(12, 8, 9, 2, 3, 4, 5, samples=3)]
+
+
+def rollouts(groups: list[Group]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group.rollouts]
+
+
+def tokens(groups: list[Group]) -> list[list[int]]:
+    return [rollout.completion_ids.tolist() for rollout in rollouts(groups)]
+
+
+def test_logprobs_are_those_of_a_plain_forward_of_prompt_and_completion() -> None:
+    model = make_model()
+    made = rollouts(make_engine(model).generate(REQUESTS, SAMPLING))
+    assert len(made) == 15
+    for rollout in made:
+        ids = torch.from_numpy(np.concatenate([rollout.prompt_ids, rollout.completion_ids])).long()
+        with torch.no_grad():
+            logits = model(ids.unsqueeze(0)).logits[0, :-1].float()
+        logprobs = (logits / SAMPLING.temperature).log_softmax(-1)[range(len(ids) - 1), ids[1:]]
+        expected = logprobs[len(rollout.prompt_ids) - 1 :].numpy()
+        np.testing.assert_allclose(rollout.logprobs, expected, atol=1e-5)
+    assert len({len(rollout.completion_ids) for rollout in made}) > 2, "rows should leave at different steps"
+
+
+def test_groups_come_back_in_the_order_of_the_requests_with_their_own_prompts() -> None:
+    groups = make_engine(make_model()).generate(REQUESTS, SAMPLING)
+    assert [group.prompt_index for group in groups] == [10, 11, 12]
+    assert [len(group.rollouts) for group in groups] == [6, 6, 3]
+    for asked, group in zip(REQUESTS, groups, strict=True):
+        assert all(r.prompt_ids.tolist() == asked.prompt_ids.tolist() for r in group.rollouts)
+
+
+@pytest.mark.parametrize("max_rows", [1, 9, 512])
+def test_what_is_sampled_does_not_depend_on_what_shares_the_batch(max_rows: int) -> None:
+    model = make_model()
+    alone = [group for r in REQUESTS for group in make_engine(model).generate([r], SAMPLING)]
+    together = make_engine(model, max_rows=max_rows).generate(REQUESTS[::-1], SAMPLING)[::-1]
+    assert tokens(together) == tokens(alone)
+    fewer = make_engine(model).generate([request(10, 3, 4, 5, 6, samples=2)], SAMPLING)
+    assert tokens(fewer) == tokens(alone)[:2]
+
+
+def test_another_seed_or_prompt_index_gives_other_samples() -> None:
+    engine = make_engine(make_model())
+    first = tokens(engine.generate([request(10, 3, 4)], SAMPLING))
+    assert tokens(engine.generate([request(10, 3, 4)], SAMPLING)) == first
+    assert tokens(engine.generate([request(11, 3, 4)], SAMPLING)) != first
+    other_seed = Sampling(temperature=0.7, max_new_tokens=12, seed=6)
+    assert tokens(engine.generate([request(10, 3, 4)], other_seed)) != first
+
+
+def test_a_completion_ends_with_its_first_eos_or_at_the_limit() -> None:
+    made = rollouts(make_engine(make_model()).generate([request(0, 3, samples=64)], SAMPLING))
+    for rollout in made:
+        ids = rollout.completion_ids.tolist()
+        assert EOS not in ids[:-1]
+        assert rollout.truncated == (ids[-1] != EOS)
+        assert len(ids) == 12 or not rollout.truncated
+    assert {rollout.truncated for rollout in made} == {True, False}
+
+
+def test_the_eos_is_kept_where_it_is_also_the_padding() -> None:
+    model = make_model()
+    same = TransformersEngine(model, eos_id=EOS, pad_id=EOS).generate(REQUESTS, SAMPLING)
+    assert tokens(same) == tokens(make_engine(model).generate(REQUESTS, SAMPLING))
+
+
+def test_tokens_are_drawn_with_their_probabilities() -> None:
+    """4,000 first tokens against the model's own distribution: all within five standard errors."""
+    model, count = make_model(), 4000
+    one_token = Sampling(temperature=1.3, max_new_tokens=1, seed=0)
+    [group] = make_engine(model).generate([request(0, 3, 4, samples=count)], one_token)
+    with torch.no_grad():
+        expected = (model(torch.tensor([[3, 4]])).logits[0, -1] / 1.3).softmax(-1).numpy()
+    found = np.bincount([int(r.completion_ids[0]) for r in group.rollouts], minlength=VOCABULARY) / count
+    assert (np.abs(found - expected) < 5 * np.sqrt(expected / count)).all()
+
+
+def test_draws_are_uniform_and_differ_in_every_key() -> None:
+    prompts, samples = (grid.ravel() for grid in np.meshgrid(np.arange(200), np.arange(50)))
+    draws = np.concatenate([uniforms(seed, prompts, samples, t) for seed in (0, 1) for t in (0, 1)])
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    assert len(np.unique(draws)) == len(draws) == 40_000
+    assert draws.mean() == pytest.approx(0.5, abs=5 * math.sqrt(1 / 12 / 40_000))
+    shares = np.histogram(draws, 10, (0, 1))[0] / 40_000
+    assert np.abs(shares - 0.1).max() < 5 * math.sqrt(0.09 / 40_000)
+
+
+def test_draws_are_the_same_on_every_machine() -> None:
+    found = uniforms(-1, np.array([0, 7]), np.array([0, 3]), 2)
+    assert found.tolist() == [0.5161866440459998, 0.19708574628004272]
+
+
+def test_every_token_records_the_version_that_drew_it() -> None:
+    engine, new_weights = make_engine(make_model(), eos_id=99), model_weights(make_model(seed=1))
+    steps = 0
+
+    def load_after_two_steps() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            engine.load(new_weights, 4)
+
+    [group] = engine.generate([request(0, 3, samples=2)], SAMPLING, load_after_two_steps)
+    assert group.rollouts[0].versions.tolist() == [3, 3] + [4] * 10
+    assert group.oldest_version == 3
+    assert steps == 11
+
+
+def test_a_hook_that_raises_cancels_and_leaves_the_engine_usable() -> None:
+    class CancelledByTestError(Exception):
+        pass
+
+    def cancel() -> None:
+        raise CancelledByTestError
+
+    engine = make_engine(make_model())
+    expected = tokens(engine.generate(REQUESTS, SAMPLING))
+    with pytest.raises(CancelledByTestError):
+        engine.generate(REQUESTS, SAMPLING, cancel)
+    assert tokens(engine.generate(REQUESTS, SAMPLING)) == expected
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_loaded_weights_are_the_ones_used(tied: bool) -> None:
+    source, engine = make_model(tied=tied, seed=1), make_engine(make_model(tied=tied))
+    engine.load(model_weights(source), 4)
+    assert engine.version == 4
+    assert tokens(engine.generate(REQUESTS, SAMPLING)) == tokens(make_engine(source).generate(REQUESTS, SAMPLING))
+
+
+def test_a_tied_head_is_sent_once_and_stays_tied() -> None:
+    model = make_model(tied=True)
+    engine, weights = make_engine(model), model_weights(make_model(tied=True, seed=1))
+    assert "lm_head.weight" not in weights
+    engine.load(weights, 4)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    engine.load(make_model(tied=True, seed=2).state_dict(), 5)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+Change = Callable[[dict[str, Tensor]], None]
+
+
+def _drop(state: dict[str, Tensor]) -> None:
+    del state["model.norm.weight"]
+
+
+def _add(state: dict[str, Tensor]) -> None:
+    state["model.lora_A.weight"] = torch.zeros(1)
+
+
+def _reshape(state: dict[str, Tensor]) -> None:
+    state["model.norm.weight"] = torch.zeros(31)
+
+
+def _halve(state: dict[str, Tensor]) -> None:
+    state["model.norm.weight"] = state["model.norm.weight"].half()
+
+
+def _untie(state: dict[str, Tensor]) -> None:
+    state["lm_head.weight"] = state["model.embed_tokens.weight"] + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_drop, "missing model.norm.weight"),
+        (_add, "unknown model.lora_A.weight"),
+        (_reshape, r"model.norm.weight: found torch.float32\[31\], expected torch.float32\[32\]"),
+        (_halve, r"model.norm.weight: found torch.float16\[32\], expected torch.float32\[32\]"),
+        (_untie, "lm_head.weight: differs from model.embed_tokens.weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_and_change_nothing(change: Change, message: str) -> None:
+    model = make_model(tied=True)
+    engine = make_engine(model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = {name: tensor + 1 for name, tensor in model_weights(model).items()}
+    change(state)
+    with pytest.raises(ValueError, match=message):
+        engine.load(state, 4)
+    assert engine.version == 3
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_requests_and_sampling_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="found 0 samples"):
+        request(0, 3, samples=0)
+    with pytest.raises(ValueError, match="found temperature 0"):
+        Sampling(temperature=0.0, max_new_tokens=1, seed=0)
