@@ -89,7 +89,8 @@ def _number(value: float | None) -> str:
 
 def _rule_rows(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        yield f"`{path or 'the object'}`", f"`{rule['rule']}`", rule["message"]
+        at = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
+        yield f"`{at}`", f"`{rule['rule']}`", rule["message"]
     for name, field in schema.get("properties", {}).items():
         yield from _rule_rows(f"{path}.{name}".lstrip("."), field)
     if "items" in schema:

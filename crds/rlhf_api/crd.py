@@ -104,7 +104,7 @@ def custom_resource_definition() -> Schema:
 
 
 def object_schema() -> Schema:
-    """The schema of the whole object. Its metadata is the server's own matter, so only rules speak of it."""
+    """The schema of the whole object. Its metadata is the server's own matter: here is only what rules speak of."""
     root = structural_schema(RLHFJob)
     return {
         "description": root["description"],
@@ -114,7 +114,7 @@ def object_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": structural_schema(RLHFJobSpec),
             "status": _status_schema(),
         },

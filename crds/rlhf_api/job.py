@@ -33,26 +33,31 @@ MAX_NAME_LENGTH = 47
 
 _GROUPS_DIVIDE = (
     "self.rollout.promptsPerEpisode % (self.trainers.replicas * self.algorithm.minibatches) == 0",
-    "rollout.promptsPerEpisode must be a multiple of trainers.replicas * algorithm.minibatches: "
+    "must be a multiple of trainers.replicas * algorithm.minibatches: "
     "every rank trains the same number of whole groups in every step",
+    ".rollout.promptsPerEpisode",
 )
 _BUFFER_HOLDS_AN_EPISODE = (
     "!has(self.buffer.capacity) || "
     "self.buffer.capacity >= self.rollout.promptsPerEpisode * self.rollout.samplesPerPrompt",
-    "buffer.capacity must hold one episode: at least rollout.promptsPerEpisode * rollout.samplesPerPrompt",
+    "must hold one episode: at least rollout.promptsPerEpisode * rollout.samplesPerPrompt",
+    ".buffer.capacity",
 )
 _BATCH_HOLDS_A_GROUP = (
     "!has(self.makers.maxBatchSamples) || self.makers.maxBatchSamples >= self.rollout.samplesPerPrompt",
-    "makers.maxBatchSamples must hold one group: at least rollout.samplesPerPrompt",
+    "must hold one group: at least rollout.samplesPerPrompt",
+    ".makers.maxBatchSamples",
 )
 _IMMUTABLE = ("self == oldSelf", "spec is immutable after creation; delete the job and create it again")
 _NAME_LENGTH = (
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
-    f"metadata.name must be at most {MAX_NAME_LENGTH} characters: names of the job's pods derive from it",
+    f"must be at most {MAX_NAME_LENGTH} characters: names of the job's pods derive from it",
+    ".metadata.name",
 )
 _NAME_FORM = (
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must start with a letter and hold only lower-case letters, digits and '-' (Services take it)",
+    "must start with a letter and hold only lower-case letters, digits and '-' (Services take it)",
+    ".metadata.name",
 )
 
 

@@ -52,6 +52,10 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """Cross-field rules as ``(expression, message)``: put into the CRD, and evaluated by ``rlhfjob validate``."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+def cel(*rules: tuple[str, str] | tuple[str, str, str]) -> dict[str, Any]:
+    """Cross-field rules as ``(expression, message)``: put into the CRD, and evaluated by ``rlhfjob validate``.
+
+    A third part is the path below ``self`` of the field that a message is about (``.buffer.capacity``).
+    """
+    keys = ("rule", "message", "fieldPath")
+    return {"x-kubernetes-validations": [dict(zip(keys, rule, strict=False)) for rule in rules]}
