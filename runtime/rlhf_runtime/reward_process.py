@@ -1,8 +1,8 @@
 """A reward function's own process: ``python -m rlhf_runtime.reward_process FD package.module:function``
 
 It imports the function and says ``ready`` with its parameters, then answers batches until the socket closes.
-User code prints to standard error: standard output is not the protocol. Every answer has a ``kind``:
-``ready``, ``rewards``, ``invalid`` (the function cannot be used) or ``raised``; the last two with message and traceback.
+User code prints to standard error: standard output is not the protocol. Every answer has a ``kind``: ``ready``,
+``rewards``, ``invalid`` (the function cannot be used) or ``raised``; the last two have a message and a traceback.
 """
 
 import importlib

@@ -32,6 +32,10 @@ _ATTEMPT = re.compile(r"^\d{5,}$")
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
+class DamagedFile(ValueError):
+    """A file of the run is not what was written; the message names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptDirectory:
     """The folder of one attempt. Its parts are paths, for libraries that write files of their own."""
@@ -84,12 +88,15 @@ class RunDirectory:
         return sorted(int(name) for name in self.names(self.path / "attempts") if _ATTEMPT.match(name))
 
     def names(self, folder: Path) -> list[str]:
-        """Names in a folder of this directory, sorted, unfinished files left out; none if there is no folder."""
+        """Names in a folder of this directory, sorted; none if there is no folder.
+
+        Hidden ones are left out: unfinished files, and what file systems put beside open ones.
+        """
         try:
             found = os.listdir(self._inside(folder))
         except FileNotFoundError:
             return []
-        return sorted(name for name in found if not name.startswith(_TEMPORARY))
+        return sorted(name for name in found if not name.startswith("."))
 
     def read(self, path: Path) -> bytes:
         """A whole file. Raises FileNotFoundError."""
