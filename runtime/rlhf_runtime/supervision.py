@@ -165,13 +165,8 @@ class Supervisor:
             self._times = replace(self._times, last_episode=_clock())
             self.board.journaled(report.seq)
             await coordinator.send(Journaled(episode=report.episode))
-            log.info(
-                "episode %d of %d: reward %.4g%s",
-                report.episode,
-                self._settings.episodes,
-                report.reward,
-                _score(report),
-            )
+            score = "" if report.score is None else f", score {report.score:.4g}"
+            log.info("episode %d of %d: reward %.4g%s", report.episode, self._settings.episodes, report.reward, score)
         else:
             self._finished = message
 
