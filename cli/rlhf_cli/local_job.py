@@ -1,0 +1,200 @@
+"""What an RLHFJob means on one machine: its ConfigMaps become files and variables, its storage a folder.
+
+Pure. Whatever only a cluster could give is refused by its path in the manifest, before anything is started.
+"""
+
+import base64
+import binascii
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.job import RLHFJob
+from rlhf_api.names import storage_root
+from rlhf_api.spec import EnvFromSource, EnvVar
+
+from rlhf_cli.exits import BadInput
+
+_ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
+_EXPANSION = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+_FILE_NAME = re.compile(r"^[-._a-zA-Z0-9]+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalJob:
+    """An RLHFJob made ready for this machine."""
+
+    job: RLHFJob
+    """With a uid, and with paths below its storage moved to the local folder."""
+    environment: Mapping[str, str]
+    """From runtime.env and runtime.envFrom."""
+    code_files: Mapping[str, bytes] = field(default_factory=dict)
+    """From runtime.code.configMap: file name to content."""
+    code_path: str | None = None
+    """From runtime.code.path."""
+    notes: Sequence[str] = ()
+    """What the manifest says and this machine ignores, one sentence each."""
+
+
+def localize(job: RLHFJob, config_maps: Sequence[Mapping[str, Any]], storage: Path, uid: str) -> LocalJob:
+    """Resolve the job's references with the ConfigMaps of its own file, and move its storage to `storage`.
+
+    Raises BadInput that names every reference that only a cluster can resolve.
+    """
+    found = {str(m["metadata"]["name"]): m for m in config_maps if _namespace(m) in (None, job.namespace)}
+    problems = [f"{path}: {problem}" for path, problem in _unresolved(job, found)]
+    if problems:
+        raise BadInput(*problems)
+    code = job.spec.runtime.code
+    in_config_map = found[code.config_map.name] if code is not None and code.config_map is not None else {}
+    moved = _moved(job, storage_root(job), str(storage), uid)
+    moved_code = moved.spec.runtime.code
+    return LocalJob(
+        job=moved,
+        environment=_environment(job.spec.runtime.env, job.spec.runtime.env_from, found),
+        code_files=_files(in_config_map),
+        code_path=moved_code.path if moved_code is not None else None,
+        notes=_notes(job),
+    )
+
+
+def local_uid(namespace: str, name: str, number: int) -> str:
+    """The uid of a job's `number`-th run here (from 0): equal for equal names, so that the next command resumes."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"rlhf.dev/local/{namespace}/{name}/{number}"))
+
+
+def _namespace(manifest: Mapping[str, Any]) -> str | None:
+    namespace = manifest["metadata"].get("namespace")
+    return None if namespace is None else str(namespace)
+
+
+def _unresolved(job: RLHFJob, config_maps: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(path, problem) of every reference that cannot be resolved here."""
+    runtime = job.spec.runtime
+    for i, variable in enumerate(runtime.env):
+        path = f"spec.runtime.env[{i}].valueFrom"
+        if variable.value_from is None:
+            continue
+        if variable.value_from.secret_key_ref is not None:
+            yield f"{path}.secretKeyRef", _secret(variable.value_from.secret_key_ref.name)
+        if (key := variable.value_from.config_map_key_ref) is not None:
+            yield from _missing(f"{path}.configMapKeyRef", key.name, key.key, config_maps)
+    for i, source in enumerate(runtime.env_from):
+        path = f"spec.runtime.envFrom[{i}]"
+        if source.secret_ref is not None:
+            yield f"{path}.secretRef", _secret(source.secret_ref.name)
+        if source.config_map_ref is not None:
+            yield from _missing(f"{path}.configMapRef", source.config_map_ref.name, None, config_maps)
+    if runtime.code is not None and runtime.code.config_map is not None:
+        name = runtime.code.config_map.name
+        yield from _missing("spec.runtime.code.configMap", name, None, config_maps)
+        if name in config_maps:
+            yield from _bad_files("spec.runtime.code.configMap", config_maps[name])
+
+
+def _secret(name: str) -> str:
+    return (
+        f"refers to Secret {name!r}, which only a cluster has; "
+        "for a local run give the variable a plain value, or leave the entry out and export it in the shell"
+    )
+
+
+def _missing(
+    path: str, name: str, key: str | None, config_maps: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    if name not in config_maps:
+        listed = ", ".join(sorted(config_maps)) or "none"
+        yield path, f"refers to ConfigMap {name!r}, which is not among the given files (found there: {listed})"
+    elif key is not None and key not in (config_maps[name].get("data") or {}):
+        listed = ", ".join(sorted(config_maps[name].get("data") or {})) or "none"
+        yield path, f"refers to key {key!r} of ConfigMap {name!r}, whose keys are: {listed}"
+
+
+def _bad_files(path: str, config_map: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key in [*(config_map.get("data") or {}), *(config_map.get("binaryData") or {})]:
+        # "..": the API server refuses these keys, and a file of that name would lie outside of its folder.
+        if not _FILE_NAME.match(str(key)) or str(key).startswith(".."):
+            yield path, f"key {key!r} is no file name; expected letters, digits, '-', '_' and '.'"
+    for key, value in (config_map.get("data") or {}).items():
+        if not isinstance(value, str):
+            yield path, f"data[{key!r}] is {type(value).__name__}, expected text (quote it)"
+    for key, value in (config_map.get("binaryData") or {}).items():
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            yield path, f"binaryData[{key!r}] is not base64: {error}"
+
+
+def _files(config_map: Mapping[str, Any]) -> dict[str, bytes]:
+    text = {key: value.encode() for key, value in (config_map.get("data") or {}).items()}
+    binary = {key: base64.b64decode(value) for key, value in (config_map.get("binaryData") or {}).items()}
+    return text | binary
+
+
+def _environment(
+    env: Sequence[EnvVar], env_from: Sequence[EnvFromSource], config_maps: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Variables as the kubelet would set them: later sources win, `env` over `envFrom`, `$(NAME)` is expanded."""
+    variables: dict[str, str] = {}
+    for source in env_from:
+        if source.config_map_ref is not None:
+            data = config_maps[source.config_map_ref.name].get("data") or {}
+            variables.update({key: str(value) for key, value in data.items() if _ENV_NAME.match(key)})
+    for variable in env:
+        if variable.value_from is not None and (key := variable.value_from.config_map_key_ref) is not None:
+            variables[variable.name] = str(config_maps[key.name]["data"][key.key])
+        else:
+            variables[variable.name] = _expanded(variable.value or "", variables)
+    return variables
+
+
+def _expanded(value: str, variables: Mapping[str, str]) -> str:
+    """Kubernetes' own expansion: `$(NAME)` of a variable set before, `$$(NAME)` stays `$(NAME)`."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[0][1:]
+        return variables.get(match[2], match[0])
+
+    return _EXPANSION.sub(replace, value)
+
+
+def _moved(job: RLHFJob, root: str, storage: str, uid: str) -> RLHFJob:
+    """The job with a uid, every path below its storage's mount point moved below the local folder."""
+    root = root.rstrip("/")
+
+    def move(value: Any) -> Any:
+        if isinstance(value, str) and (value == root or value.startswith(root + "/")):
+            return storage + value[len(root) :]
+        return value
+
+    content = job.to_dict()
+    spec = content["spec"]
+    content["metadata"] = {**content["metadata"], "uid": uid}
+    places = [spec["models"]["actor"], spec["prompts"], spec.get("evaluation", {})]
+    for place in places:
+        if "uri" in place:
+            place["uri"] = move(place["uri"])
+    if "path" in spec.get("runtime", {}).get("code", {}):
+        spec["runtime"]["code"]["path"] = move(spec["runtime"]["code"]["path"])
+    return RLHFJob.model_validate(content)
+
+
+def _notes(job: RLHFJob) -> list[str]:
+    spec = job.spec
+    notes = []
+    roles = (("head", spec.head), ("makers", spec.makers), ("trainers", spec.trainers))
+    ignored = [
+        f"{name}.{part}"
+        for name, role in roles
+        for part, value in (("resources", role.resources.to_dict()), ("template", role.template))
+        if any(value.values())
+    ]
+    if ignored:
+        notes.append(f"Only a cluster uses {', '.join(ignored)}; ignored here.")
+    if spec.runtime.image_pull_secrets:
+        notes.append("Only a cluster pulls images; runtime.imagePullSecrets is ignored here.")
+    return notes

@@ -1,0 +1,90 @@
+"""Run folders on this machine: finding them, and reading back what a run wrote into one."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rlhf_api.run import RunConfig
+from rlhf_api.status import EpisodeReport
+from rlhf_runtime.run_directory import RunDirectory
+
+from rlhf_cli.exits import BadInput
+
+#: Packages whose versions decide what a run computes.
+_PACKAGES = ("rlhfjob", "ray", "torch", "transformers", "reasoning-gym", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One job's folder below a storage root: ``<root>/<namespace>/<name>-<8 characters of its uid>``."""
+
+    path: Path
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.path.resolve())
+
+    @property
+    def namespace(self) -> str:
+        return self.path.resolve().parent.name
+
+    @property
+    def name(self) -> str:
+        return self.path.name[:-9]
+
+    def config(self) -> RunConfig | None:
+        """The newest attempt's config; None when no attempt has begun."""
+        directory = self.directory
+        for attempt in reversed(directory.attempts()):
+            try:
+                return RunConfig.model_validate_json(directory.read(directory.attempt(attempt).config))
+            except FileNotFoundError:
+                continue  # claimed by a folder, and then nothing was written: the attempt never began
+        return None
+
+    def episodes(self) -> list[EpisodeReport]:
+        """The episodes that count, oldest first; none superseded by a rollback."""
+        from rlhf_runtime.journal import history
+
+        return history(self.directory)
+
+
+def find_runs(path: Path, name: str | None = None, namespace: str | None = None) -> list[RunFolder]:
+    """The run folders at `path`: itself, or those below it when it is a storage root; by time, oldest first.
+
+    Raises BadInput when there is no such folder.
+    """
+    if not path.is_dir():
+        raise BadInput(f"{path}: there is no such folder; expected a run folder, or the storage that runs are in")
+    if (path / "attempts").is_dir():
+        return [RunFolder(path)]
+    folders = [p.parent for p in path.glob("*/*/attempts") if p.is_dir()]
+    runs = [RunFolder(p) for p in sorted(folders, key=lambda p: (p / "attempts").stat().st_mtime)]
+    return [r for r in runs if name in (None, r.name) and namespace in (None, r.namespace)]
+
+
+def the_run(path: Path, name: str | None = None, namespace: str | None = None) -> RunFolder:
+    """The one run at `path`. Raises BadInput when there is none, or when several are there to choose from."""
+    runs = find_runs(path, name, namespace)
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        wanted = f" of a job {name!r}" if name else ""
+        raise BadInput(
+            f"{path}: found no run{wanted}; expected <storage>/<namespace>/<name>-<uid>/attempts below it, "
+            "or the folder that holds attempts itself"
+        )
+    listed = "\n  ".join(str(r.path) for r in runs)
+    raise BadInput(f"{path}: found {len(runs)} runs, give one of them:\n  {listed}")
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what computes a run here; what is not installed is left out. Imports none of it."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
