@@ -1,1 +1,1 @@
-"""The operator: observes, decides, acts, and writes one status."""
+"""The operator: observe, decide (pure), act, one status write. It holds no state that a restart would lose."""

@@ -1,0 +1,134 @@
+"""Gathering what a pass must know, reading no more than the job's situation needs."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from rlhf_api import conditions
+from rlhf_api.job import RLHFJob
+from rlhf_api.names import ray_cluster_name, submission_id
+
+from rlhf_operator.cluster import Cluster
+from rlhf_operator.kube import Raw
+from rlhf_operator.observed import (
+    Code,
+    Observed,
+    Obstacle,
+    PodSeen,
+    Submission,
+    Unreachable,
+    parse_cluster,
+    pods_of_cluster,
+)
+from rlhf_operator.rayjobs import RayJobs
+from rlhf_operator.report_view import ReportView
+from rlhf_operator.watched import Watched, child_key
+
+#: What the watches told is read anew after so many seconds: a watch may have missed a deletion.
+REREAD_SECONDS = 60.0
+#: KubeRay writes a first status within moments; when it has not, it may have refused the RayCluster.
+KUBERAY_SILENT_SECONDS = 10.0
+
+
+class Observer:
+    """Reads the world for one pass. ``monotonic`` is for tests."""
+
+    def __init__(
+        self, watched: Watched, cluster: Cluster, ray: RayJobs, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._watched = watched
+        self._cluster = cluster
+        self._ray = ray
+        self._monotonic = monotonic
+        self._read_at: dict[str, float] = {}
+
+    def forget(self, job_uid: str) -> None:
+        self._read_at.pop(job_uid, None)
+        self._watched.forget(job_uid)
+
+    async def observe(self, job: RLHFJob, view: ReportView, now: datetime) -> Observed:
+        """The picture for ``decide``. Raises ApiError or ClientError when Kubernetes does not answer."""
+        if job.status.start_time is None:
+            return Observed()
+        cluster = await self._ray_cluster(job)
+        if job.status.completion_time is not None:
+            return Observed(cluster=parse_cluster(cluster) if cluster else None)
+        seen = Observed(
+            cluster=parse_cluster(cluster) if cluster else None,
+            pods=pods_of_cluster(self._watched.pods_of(job.uid), job.uid, _cluster_name(job)),
+            code=await self._code(job),
+        )
+        return Observed(
+            cluster=seen.cluster,
+            pods=seen.pods,
+            code=seen.code,
+            refusals=await self._refusals(job, seen, now),
+            submission=await self._submission(job, seen, view),
+            previous=await self._previous(job, seen),
+        )
+
+    async def _ray_cluster(self, job: RLHFJob) -> Raw | None:
+        """From the watch; read when the watch knows none (it may be late) or was last checked too long ago."""
+        key = child_key(job, _cluster_name(job))
+        known = self._watched.clusters.get(key)
+        fresh = self._monotonic() - self._read_at.get(job.uid, float("-inf")) < REREAD_SECONDS
+        if known is not None and (fresh or job.status.completion_time is not None):
+            return known
+        read = await self._cluster.read_cluster(*key)
+        if read is None:
+            self._watched.clusters.discard(key)
+            return None
+        self._watched.clusters.put(read)
+        self._watched.replace_pods(job.uid, await self._cluster.read_pods(job))
+        self._read_at[job.uid] = self._monotonic()
+        return self._watched.clusters.get(key)
+
+    async def _code(self, job: RLHFJob) -> Code | None:
+        return None if job.status.code_hash else await self._cluster.read_code(job)
+
+    async def _refusals(self, job: RLHFJob, seen: Observed, now: datetime) -> tuple[Obstacle, ...]:
+        if seen.cluster is not None:
+            age = (now - (seen.cluster.created or now)).total_seconds()
+            if seen.cluster.answered or age < KUBERAY_SILENT_SECONDS:
+                return ()
+            refusal = await self._cluster.kuberay_refusal(job.namespace, seen.cluster.uid)
+            return (refusal,) if refusal else ()
+        if job.status.submission_id:
+            return ()  # it was there: it has been deleted, and what comes is a new incarnation
+        return (*await self._missing(job, seen), *await self._cluster.prove(job))
+
+    async def _missing(self, job: RLHFJob, seen: Observed) -> list[Obstacle]:
+        found = []
+        code = job.spec.runtime.code
+        if code is not None and code.config_map is not None and seen.code is None and not job.status.code_hash:
+            message = f"ConfigMap {code.config_map.name} (spec.runtime.code) does not exist in {job.namespace}"
+            found.append(Obstacle(conditions.REFERENCE_MISSING, message, heals=True))
+        claim = job.spec.checkpoint.storage.persistent_volume_claim
+        if claim is not None and not await self._cluster.claim_exists(job):
+            message = (
+                f"PersistentVolumeClaim {claim.claim_name} (spec.checkpoint.storage) does not exist in {job.namespace}"
+            )
+            found.append(Obstacle(conditions.REFERENCE_MISSING, message, heals=True))
+        return found
+
+    async def _submission(self, job: RLHFJob, seen: Observed, view: ReportView) -> Submission | Unreachable | None:
+        """Ray is asked while the supervisor itself does not answer, and only the head that has the attempt."""
+        head, status = seen.head, job.status
+        if not status.submission_id or head is None or not head.ready or view.answering:
+            return None
+        if (head.uid, head.ray_restarts) != (status.head_pod_uid, status.head_restarts):
+            return None
+        return await self._ask(job, head, status.submission_id)
+
+    async def _previous(self, job: RLHFJob, seen: Observed) -> Submission | Unreachable | None:
+        head, status = seen.head, job.status
+        if status.submission_id or status.attempt <= 1 or head is None or not head.ready:
+            return None
+        return await self._ask(job, head, submission_id(job, status.incarnation, status.attempt - 1))
+
+    async def _ask(self, job: RLHFJob, head: PodSeen, submission: str) -> Submission | Unreachable:
+        return await self._ray.ask(head.ip, self._cluster.token(job), submission)
+
+
+def _cluster_name(job: RLHFJob) -> str:
+    return job.status.ray_cluster_name or ray_cluster_name(job, job.status.incarnation)

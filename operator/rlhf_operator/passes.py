@@ -1,0 +1,146 @@
+"""One pass over one job: observe, decide, act, one status write."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import aiohttp
+from pydantic import ValidationError
+from rlhf_api.job import RLHFJob
+from rlhf_api.status import RLHFJobStatus
+
+from rlhf_operator import invalid
+from rlhf_operator.cluster import Cluster
+from rlhf_operator.decide import decide
+from rlhf_operator.kube import Conflict, NotFound, Raw
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Observer
+from rlhf_operator.plan import (
+    Acknowledge,
+    Action,
+    CreateConfigMap,
+    CreateRayCluster,
+    CreateSecret,
+    DeleteChildren,
+    StopSubmission,
+    Submit,
+)
+from rlhf_operator.queue import Key
+from rlhf_operator.rayjobs import RayJobs, RayRefused
+from rlhf_operator.reports import Links
+from rlhf_operator.throttle import Throttle
+from rlhf_operator.watched import Watched
+
+log = logging.getLogger(__name__)
+
+
+class Passes:
+    """Everything that a pass touches, wired together. ``now`` is for tests."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        observer: Observer,
+        cluster: Cluster,
+        ray: RayJobs,
+        links: Links,
+        metrics: Metrics,
+        throttle: Throttle,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC).replace(microsecond=0),
+    ) -> None:
+        self._watched = watched
+        self._observer = observer
+        self._cluster = cluster
+        self._ray = ray
+        self._links = links
+        self._metrics = metrics
+        self._throttle = throttle
+        self._now = now
+
+    async def process(self, key: Key) -> float | None:
+        """One pass; how many seconds until the next, or None when only an event brings the job back."""
+        started = time.monotonic()
+        try:
+            return await self._process(key)
+        except Exception:
+            self._metrics.pass_failures.inc()
+            raise
+        finally:
+            self._metrics.pass_seconds.observe(time.monotonic() - started)
+
+    async def _process(self, key: Key) -> float | None:
+        raw = self._watched.jobs.get(key)
+        if raw is None or "deletionTimestamp" in raw["metadata"]:
+            self._leave(key, raw)
+            return None
+        try:
+            job = RLHFJob.model_validate(raw)
+        except ValidationError as error:
+            old, new = invalid.statuses(raw, error, self._now())
+            return None if new == old else await self._write(key, raw, old, new)
+        view, now = self._links.view(key), self._now()
+        plan = decide(job, await self._observer.observe(job, view, now), view, now)
+        for action in plan.actions:
+            await self._perform(key, job, action)
+        self._links.follow(key, job, self._cluster.token(job), plan.follow)
+        if plan.status == job.status:
+            return plan.requeue_after
+        return _sooner(plan.requeue_after, await self._write(key, raw, job.status, plan.status))
+
+    def _leave(self, key: Key, raw: Raw | None) -> None:
+        """The job is gone or going: its children go by their owner references."""
+        self._links.drop(key)
+        self._throttle.forget(key)
+        if raw is not None:
+            self._observer.forget(raw["metadata"]["uid"])
+
+    async def _perform(self, key: Key, job: RLHFJob, action: Action) -> None:
+        log.info("%s/%s: %s", *key, action)
+        token = self._cluster.token(job)
+        match action:
+            case CreateSecret():
+                await self._cluster.create_secret(job)
+            case CreateConfigMap(code):
+                await self._cluster.create_config_map(job, code)
+            case CreateRayCluster(incarnation):
+                await self._cluster.create_ray_cluster(job, incarnation)
+            case Submit():
+                await self._ray.submit(token, job, action)
+            case StopSubmission(ip, submission_id):
+                try:
+                    await self._ray.stop(ip, token, submission_id)
+                except (RayRefused, aiohttp.ClientError, TimeoutError, OSError) as error:
+                    log.warning("%s/%s: %s was not stopped: %s", *key, submission_id, error)
+            case Acknowledge():
+                await self._links.acknowledge(key, action)
+            case DeleteChildren(cluster):
+                await self._cluster.delete_children(job, cluster)
+
+    async def _write(self, key: Key, raw: Raw, old: RLHFJobStatus, new: RLHFJobStatus) -> float | None:
+        """Writes the status if it is due; else says in how many seconds it will be."""
+        wait = self._throttle.wait(key, old, new)
+        if wait > 0:
+            return wait
+        try:
+            written = await self._cluster.write_status(raw, new)
+        except NotFound:
+            return None  # deleted meanwhile; the watch tells
+        except Conflict:
+            # Somebody touched the object, or this process has lost the lease: look again before anything else.
+            log.info("%s/%s: the object has changed since it was read; looking again", *key)
+            if (fresh := await self._cluster.read_job(*key)) is not None:
+                self._watched.jobs.put(fresh)
+            return 0
+        self._throttle.wrote(key)
+        self._metrics.status_writes.inc()
+        self._watched.jobs.put(written)
+        self._links.written(key, new.reports)
+        if old.phase != new.phase:
+            log.info("%s/%s: %s: %s", *key, new.phase, new.message)
+        return None
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    given = [seconds for seconds in (one, other) if seconds is not None]
+    return min(given) if given else None

@@ -1,0 +1,128 @@
+"""The pod template of each role: the user's, laid under what the operator sets. Pure."""
+
+from typing import Any
+
+from rlhf_api import names
+from rlhf_api.job import RLHFJob
+from rlhf_api.run import REPORT_PORT
+from rlhf_api.spec import Head, Makers, Trainers
+
+from rlhf_operator.observed import HEAD_ROLE, RAY_CONTAINER
+from rlhf_operator.templates import lay_under
+
+#: Whom the pods run as unless the template says otherwise: an image may need its own user, though never root.
+_IDENTITY = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
+_STORAGE_VOLUME = "rlhf-storage"
+_CODE_VOLUME = "rlhf-code"
+_RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+
+Role = Head | Makers | Trainers
+
+
+def pod_template(job: RLHFJob, role: str) -> dict[str, Any]:
+    """A role's PodTemplateSpec: the user's, under ours. Raises TemplateError."""
+    where, parameters = role_of(job, role)
+    pod = lay_under(parameters.template, _pod(job, role, parameters), f"{where}.template")
+    pod["spec"]["securityContext"] = {**_IDENTITY, **pod["spec"]["securityContext"]}
+    if (code := _code_path(job)) is not None:
+        _put_first_on_path(pod["spec"]["containers"][0], code)
+    return pod
+
+
+def role_of(job: RLHFJob, role: str) -> tuple[str, Role]:
+    """Where in the object a role's parameters are, and the parameters."""
+    roles: dict[str, tuple[str, Role]] = {
+        HEAD_ROLE: ("spec.head", job.spec.head),
+        names.MAKER_GROUP: ("spec.makers", job.spec.makers),
+        names.TRAINER_GROUP: ("spec.trainers", job.spec.trainers),
+    }
+    return roles[role]
+
+
+def job_labels(job: RLHFJob) -> dict[str, str]:
+    """On everything that belongs to a job, and nothing copied from it: GitOps tools track objects by labels."""
+    return {names.JOB_NAME_LABEL: job.name, names.JOB_UID_LABEL: job.uid, **names.MANAGED_BY}
+
+
+def _pod(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
+    runtime = job.spec.runtime
+    spec: dict[str, Any] = {
+        "containers": [_ray_container(job, role, parameters)],
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    if runtime.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": reference.name} for reference in runtime.image_pull_secrets]
+    if volumes := _volumes(job):
+        spec["volumes"] = volumes
+    return {"metadata": {"labels": {**job_labels(job), names.ROLE_LABEL: role}}, "spec": spec}
+
+
+def _ray_container(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": RAY_CONTAINER,
+        "image": job.spec.runtime.image,
+        "env": _env(job),
+        "securityContext": _RESTRICTED,
+        # What a crashing container said last is then in the pod's status, and so in the job's.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    resources = parameters.resources.to_dict()
+    if any(resources.values()):
+        container["resources"] = {key: value for key, value in resources.items() if value}
+    if job.spec.runtime.env_from:
+        container["envFrom"] = [source.to_dict() for source in job.spec.runtime.env_from]
+    if role == HEAD_ROLE:
+        container["ports"] = [
+            {"name": "gcs-server", "containerPort": 6379},
+            {"name": "dashboard", "containerPort": 8265},
+            {"name": "client", "containerPort": 10001},
+            {"name": "report", "containerPort": REPORT_PORT},
+        ]
+    if mounts := _mounts(job):
+        container["volumeMounts"] = mounts
+    return container
+
+
+def _env(job: RLHFJob) -> list[dict[str, Any]]:
+    """The runtime's variables, and the one that tells an actor which pod it is in."""
+    variables = {variable.name: variable.to_dict() for variable in job.spec.runtime.env}
+    pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    variables[names.POD_NAME_ENV] = {"name": names.POD_NAME_ENV, "valueFrom": pod_name}
+    variables.setdefault("RAY_USAGE_STATS_ENABLED", {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"})
+    return list(variables.values())
+
+
+def _put_first_on_path(container: dict[str, Any], code: str) -> None:
+    """The user's code before what PYTHONPATH holds already."""
+    others = [variable for variable in container["env"] if variable.get("name") != "PYTHONPATH"]
+    known = [variable["value"] for variable in container["env"] if variable not in others and "value" in variable]
+    container["env"] = [*others, {"name": "PYTHONPATH", "value": ":".join([code, *known])}]
+
+
+def _code_path(job: RLHFJob) -> str | None:
+    code = job.spec.runtime.code
+    if code is None:
+        return None
+    return names.CODE_MOUNT if code.config_map is not None else code.path
+
+
+def _volumes(job: RLHFJob) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = []
+    if (claim := job.spec.checkpoint.storage.persistent_volume_claim) is not None:
+        volumes.append({"name": _STORAGE_VOLUME, "persistentVolumeClaim": {"claimName": claim.claim_name}})
+    if job.spec.runtime.code is not None and job.spec.runtime.code.config_map is not None:
+        volumes.append({"name": _CODE_VOLUME, "configMap": {"name": names.code_config_map_name(job)}})
+    return volumes
+
+
+def _mounts(job: RLHFJob) -> list[dict[str, Any]]:
+    mounts: dict[str, dict[str, Any]] = {
+        _STORAGE_VOLUME: {"name": _STORAGE_VOLUME, "mountPath": names.STORAGE_MOUNT},
+        _CODE_VOLUME: {"name": _CODE_VOLUME, "mountPath": names.CODE_MOUNT, "readOnly": True},
+    }
+    return [mounts[volume["name"]] for volume in _volumes(job)]
