@@ -159,7 +159,7 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
         node["properties"] = {name: _structural(field, definitions) for name, field in node["properties"].items()}
     if "items" in node:
         node["items"] = _structural(node["items"], definitions)
-    if isinstance(node.get("additionalProperties"), dict):
+    if "properties" not in node and isinstance(node.get("additionalProperties"), dict):
         node["additionalProperties"] = _structural(node["additionalProperties"], definitions)
     else:
         node.pop("additionalProperties", None)

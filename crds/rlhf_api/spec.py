@@ -18,6 +18,7 @@ _ABSOLUTE_OR_PACKAGE = (
     "must be an absolute path or package://PACKAGE/PATH",
 )
 Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_ABSOLUTE_OR_PACKAGE))]
+AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+/?$")]
 EnvName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
 _IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 FunctionPath = Annotated[
@@ -171,25 +172,23 @@ class Resources(ApiModel):
     """What the container may use; GPUs go here (nvidia.com/gpu). Default none, at most 32."""
 
 
-def _metadata_and_spec(template: dict[str, Any]) -> dict[str, Any]:
-    for key, value in template.items():
-        if key not in ("metadata", "spec") or not isinstance(value, dict):
-            raise ValueError(f"found {key}, expected a PodTemplateSpec: the objects metadata and spec")
+def _only_metadata_and_spec(template: dict[str, Any]) -> dict[str, Any]:
+    unknown = template.keys() - {"metadata", "spec"}
+    if unknown:
+        raise ValueError(f"found {sorted(unknown)}, expected a PodTemplateSpec: metadata and spec")
     return template
 
 
+_FREE_MAP = {"type": "object", "maxProperties": 64, "additionalProperties": PRESERVE_UNKNOWN}
+# The server knows the two keys of a template and takes each for a map of free values: see ReasoningGym.parameters.
 PodTemplate = Annotated[
-    dict[str, Any],
-    AfterValidator(_metadata_and_spec),
+    dict[str, Annotated[dict[str, Any], Field(max_length=64)]],
+    AfterValidator(_only_metadata_and_spec),
     Field(
         json_schema_extra={
             "properties": {
-                "metadata": {
-                    "description": "Labels and annotations of the pod. Default none.",
-                    "type": "object",
-                    **PRESERVE_UNKNOWN,
-                },
-                "spec": {"description": "A PodSpec. Default none.", "type": "object", **PRESERVE_UNKNOWN},
+                "metadata": {"description": "Labels and annotations of the pod. Default none.", **_FREE_MAP},
+                "spec": {"description": "A PodSpec, at most 64 fields. Default none.", **_FREE_MAP},
             }
         }
     ),
@@ -210,9 +209,9 @@ class Makers(ApiModel):
 
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many makers. Default 1, range 1 to 1000."""
-    max_batch_samples: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    max_batch_samples: Annotated[int | None, Field(ge=2, le=1_000_000)] = None
     """Samples that one maker generates together, rounded down to whole groups: bounds its memory. Default: an
-    episode's samples divided over the makers. Range 1 to 1,000,000."""
+    episode's samples divided over the makers. Range 2 to 1,000,000."""
     resources: Resources = Resources()
     """Resources of each maker. Default none."""
     template: PodTemplate = {}
@@ -236,8 +235,8 @@ class Trainers(ApiModel):
 class Buffer(ApiModel):
     """The bounded buffer between makers and trainers."""
 
-    capacity: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
-    """Samples in flight or waiting, at most. Default: (maxStaleness + 1) episodes. Range 1 to 100,000,000."""
+    capacity: Annotated[int | None, Field(ge=2, le=100_000_000)] = None
+    """Samples in flight or waiting, at most. Default: (maxStaleness + 1) episodes. Range 2 to 100,000,000."""
 
 
 class WeightSync(ApiModel):
@@ -269,9 +268,7 @@ class Storage(ApiModel):
 
     persistent_volume_claim: PersistentVolumeClaim | None = None
     """A claim that the operator mounts into every pod of the job. Default none."""
-    path: (
-        Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+/?$")] | None
-    ) = None
+    path: AbsolutePath | None = None
     """An absolute path that the roles' templates mount into every pod. Default none, 2 to 1024 characters."""
 
 
@@ -367,7 +364,7 @@ class Code(ApiModel):
     config_map: LocalObjectReference | None = None
     """A ConfigMap whose keys are file names (`rewards.py`). It is copied when the job starts; its hash is in
     status. Default none."""
-    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/")] | None = None
+    path: AbsolutePath | None = None
     """An absolute path in the image or on a mounted volume. Default none, 2 to 1024 characters."""
 
 
