@@ -13,7 +13,7 @@ Episode e trains exactly the groups of prompt cursors [e * P, (e + 1) * P), whol
 trained needs one number, and the ledger's memory is bounded by the buffer's capacity.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -143,9 +143,9 @@ class Ledger:
         """Buffered tries with their oldest version, in no order."""
         return iter(tuple(self._buffered.values()))
 
-    def oldest_versions(self, episode: int) -> Mapping[int, int]:
-        """Of the buffered groups of this episode: cursor -> oldest version."""
-        return {cursor: self._buffered[cursor][1] for cursor in self.cursors_of(episode) if cursor in self._buffered}
+    def ready(self, episode: int) -> list[tuple[Dispatch, int]]:
+        """The buffered groups of this episode with their oldest version, in the order of the prompts."""
+        return [self._buffered[cursor] for cursor in self.cursors_of(episode) if cursor in self._buffered]
 
     def is_ready(self, episode: int) -> bool:
         """Whether all groups of this episode are buffered."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rlhf_runtime.ledger import Ledger
+from rlhf_runtime.ledger import Dispatch, Ledger
 from rlhf_runtime.staleness import Policy, may_admit, may_start
 
 
@@ -47,14 +47,16 @@ def waits_for_weights(ledger: Ledger, limits: Limits, *, maker_version: int, tra
     return not next_batch(ledger, limits, maker_version=maker_version, trainer_version=trainer_version)
 
 
-def drop_stale(ledger: Ledger, *, trainer_version: int, max_staleness: int) -> list[int]:
-    """Drop what is too stale before the episode of this version is trained; returns the cursors dropped.
+def drop_stale(ledger: Ledger, *, trainer_version: int, max_staleness: int) -> list[Dispatch]:
+    """Drop what is too stale before the episode of this version is trained; returns the tries dropped.
 
     Whatever is too stale for the coming episode is too stale for every later one as well.
     """
-    dropped = []
-    for dispatch, oldest_version in ledger.buffered():
-        if not may_admit(trainer_version=trainer_version, oldest_version=oldest_version, max_staleness=max_staleness):
-            ledger.drop(dispatch, "stale")
-            dropped.append(dispatch.cursor)
-    return sorted(dropped)
+    dropped = [
+        dispatch
+        for dispatch, oldest_version in ledger.buffered()
+        if not may_admit(trainer_version=trainer_version, oldest_version=oldest_version, max_staleness=max_staleness)
+    ]
+    for dispatch in dropped:
+        ledger.drop(dispatch, "stale")
+    return dropped

@@ -9,6 +9,14 @@ from typing import NamedTuple
 BUCKET_BYTES = 64 * 2**20
 
 
+class SyncRefused(ValueError):
+    """A version that must not be applied; the message says which rule it breaks. The live weights are as before."""
+
+
+class NotInPreparation(ValueError):
+    """A part of a version that nobody prepared for, or whose lease has ended; it may be prepared again."""
+
+
 class Order(NamedTuple):
     """Publishes are ordered by (attempt, repair, version): after a rollback versions go back, the order does not."""
 

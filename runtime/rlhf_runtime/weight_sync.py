@@ -27,7 +27,9 @@ from rlhf_runtime.policy_weights import model_weights
 from rlhf_runtime.weight_manifest import (
     BUCKET_BYTES,
     Manifest,
+    NotInPreparation,
     Order,
+    SyncRefused,
     TensorSpec,
     bucket_digest,
     into_buckets,
@@ -36,10 +38,6 @@ from rlhf_runtime.weight_manifest import (
 
 Bytes = npt.NDArray[np.uint8]
 Apply = Callable[[Mapping[str, Tensor], int], None]
-
-
-class SyncRefused(ValueError):
-    """A version that must not be applied; the message says which rule it breaks. The live weights are as before."""
 
 
 class Publisher:
@@ -137,7 +135,7 @@ class Receiver:
             self._staged = _Staged(manifest, self._clock() + lease_seconds)
 
     def stage(self, order: Order, index: int, digest: str, content: Bytes) -> None:
-        """Keep a copy of one bucket. Raises SyncRefused if it isn't what was sent, or was not announced."""
+        """Keep a copy of one bucket. Raises SyncRefused if it isn't what was sent, NotInPreparation."""
         with self._lock:
             staged = self._staged_of(order)
             expected = sum(spec.size for spec in staged.manifest.buckets[index])
@@ -157,7 +155,7 @@ class Receiver:
         """Accept the version, to be applied by the next `apply_pending`; again is no error.
 
         Raises SyncRefused if something is missing, differs from what was published, or did not change although
-        training moved it.
+        training moved it; NotInPreparation.
         """
         with self._lock:
             if self._committed == order:
@@ -200,7 +198,7 @@ class Receiver:
     def _staged_of(self, order: Order) -> _Staged:
         if self._staged is None or self._staged.manifest.order != order:
             found = self._staged.manifest.order if self._staged else "none (never prepared, or its lease has ended)"
-            raise SyncRefused(f"{order}: found {found} in preparation")
+            raise NotInPreparation(f"{order}: found {found} in preparation")
         return self._staged
 
     def _refuse_misfit(self, manifest: Manifest) -> None:

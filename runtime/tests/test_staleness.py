@@ -112,7 +112,7 @@ def simulate(seed: int) -> None:
             if ledger.is_ready(ledger.episode):
                 training = ledger.episode
                 assert training == version
-                for oldest in ledger.oldest_versions(training).values():
+                for _, oldest in ledger.ready(training):
                     assert staleness(version, oldest) <= bound
         elif event == "finish" and training is not None:
             trained.extend(ledger.cursors_of(training))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from rlhf_runtime.policy_weights import load_weights, model_weights
-from rlhf_runtime.weight_manifest import Manifest, Order, TensorSpec, into_buckets
-from rlhf_runtime.weight_sync import Publisher, Receiver, SyncRefused
+from rlhf_runtime.weight_manifest import Manifest, NotInPreparation, Order, SyncRefused, TensorSpec, into_buckets
+from rlhf_runtime.weight_sync import Publisher, Receiver
 from torch import nn
 
 V0, V1, V2 = Order(1, 0, 0), Order(1, 0, 1), Order(1, 0, 2)
@@ -106,7 +106,7 @@ def test_a_publisher_that_dies_half_way_leaves_the_old_version_and_the_lease_fre
     assert not pair.receiver.staging
     assert not pair.receiver.apply_pending()
     assert pair.version == 0
-    with pytest.raises(SyncRefused, match="its lease has ended"):
+    with pytest.raises(NotInPreparation, match="its lease has ended"):
         pair.receiver.stage(V1, 1, *pair.publisher.shard(V1, 1))
     assert len(manifest.buckets) > 2
 

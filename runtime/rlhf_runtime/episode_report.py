@@ -1,0 +1,69 @@
+"""One episode's numbers, from its groups, its optimiser steps and a clock."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rlhf_api.status import EpisodeReport
+
+from rlhf_runtime.staleness import staleness
+from rlhf_runtime.workers import GroupSummary, Trained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds: the whole episode, and of it collecting, training, and publishing on the trainers' side."""
+
+    whole: float
+    wait: float
+    train: float
+    publish: float
+
+
+def episode_report(
+    *,
+    attempt: int,
+    version: int,
+    groups: Sequence[GroupSummary],
+    trained: Trained,
+    timing: Timing,
+    sync_seconds: float,
+    dropped: int,
+    score: float | None,
+    time: datetime,
+) -> EpisodeReport:
+    """The report of the episode that the policy of `version` was trained in, and that made version + 1.
+
+    `seq` is given by the journal.
+    """
+    rewards = [reward for group in groups for reward in group.rewards]
+    behind = [staleness(version, group.oldest_version) for group in groups for _ in group.rewards]
+    tokens = sum(group.tokens for group in groups)
+    return EpisodeReport(
+        attempt=attempt,
+        seq=0,
+        episode=version + 1,
+        policy_version=version + 1,
+        reward=statistics.fmean(rewards),
+        reward_std=statistics.pstdev(rewards),
+        score=score,
+        kl=trained.kl,
+        loss=trained.loss,
+        entropy=trained.entropy,
+        clip_fraction=trained.clip_fraction,
+        gradient_norm=trained.gradient_norm,
+        staleness_mean=statistics.fmean(behind),
+        staleness_max=max(behind),
+        samples=len(rewards),
+        tokens=tokens,
+        tokens_per_second=tokens / max(timing.whole, math.ulp(1.0)),
+        truncated_fraction=sum(group.truncated for group in groups) / len(rewards),
+        dropped=dropped,
+        seconds=timing.whole,
+        train_seconds=timing.train,
+        wait_seconds=timing.wait,
+        sync_seconds=sync_seconds,
+        time=time,
+    )

@@ -1,0 +1,150 @@
+"""A maker: samples whole groups with a policy at a known version, and completes the experience.
+
+The engine is held by one lock: a batch, and putting a new version into use, exclude each other (`onNewWeights:
+Finish`). Receiving a version happens beside, in another thread. Scoring does not hold the engine.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlhf_runtime.buffer import ExperienceGroup
+from rlhf_runtime.engine import Engine, Request, Sampling
+from rlhf_runtime.grpo import Normalization, group_advantages
+from rlhf_runtime.prompts import Prompt, columns_of
+from rlhf_runtime.rewards import RewardRunner
+from rlhf_runtime.rollout import Experience, Group, Rollout
+from rlhf_runtime.weight_manifest import Manifest, Order
+from rlhf_runtime.weight_sync import Bytes, Receiver
+from rlhf_runtime.workers import GroupSummary, ShownRollout, Task
+
+#: Characters of a text that is shown to people.
+SHOWN_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakerSettings:
+    """How a group is sampled, and how its rewards become advantages."""
+
+    samples_per_prompt: int
+    sampling: Sampling
+    normalization: Normalization
+
+
+class Maker:
+    """One engine with its reward functions. `make` and `evaluate` are called from one thread, the rest from another."""
+
+    def __init__(
+        self, engine: Engine, receiver: Receiver, rewards: RewardRunner, tokenizer: Any, settings: MakerSettings
+    ) -> None:
+        self._engine = engine
+        self._receiver = receiver
+        self._rewards = rewards
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._engine_lock = threading.Lock()
+
+    def make(self, tasks: Sequence[Task]) -> list[tuple[GroupSummary, ExperienceGroup]]:
+        """Sample and score one whole group for each task."""
+        groups = self._generate([task.prompt for task in tasks], self._settings.samples_per_prompt)
+        scores = self._score([task.prompt for task in tasks], groups)
+        return [
+            self._completed(task, group, group_scores, completions)
+            for task, group, (group_scores, completions) in zip(tasks, groups, scores, strict=True)
+        ]
+
+    def evaluate(self, prompts: Sequence[Prompt], version: int) -> list[float]:
+        """Reward of one sample of each prompt; raises ValueError if another version is in use."""
+        groups = self._generate(prompts, 1)
+        found = {int(v) for group in groups for rollout in group.rollouts for v in np.unique(rollout.versions)}
+        if found != {version}:
+            raise ValueError(f"evaluation: found version {sorted(found)} in use, expected {version}")
+        return [scores[0] for scores, _ in self._score(prompts, groups)]
+
+    def prepare(self, manifest: Manifest, lease_seconds: float) -> None:
+        self._receiver.prepare(manifest, lease_seconds)
+
+    def stage(self, order: Order, index: int, digest: str, content: Bytes) -> None:
+        self._receiver.stage(order, index, digest, content)
+
+    def commit(self, order: Order, digest: str, seconds: float) -> bool:
+        """Accept a version, and wait so long for the batch in progress to end, to put it into use.
+
+        False if the batch took longer: the version is put into use when it has ended.
+        """
+        self._receiver.commit(order, digest)
+        if not self._engine_lock.acquire(timeout=max(0.0, seconds)):
+            return False
+        try:
+            self._receiver.apply_pending()
+        finally:
+            self._engine_lock.release()
+        return True
+
+    def tend(self) -> None:
+        """Free what a publisher that died has left behind; called every few seconds."""
+        self._receiver.expire()
+
+    def close(self) -> None:
+        self._rewards.close()
+
+    def _generate(self, prompts: Sequence[Prompt], samples: int) -> list[Group]:
+        requests = [
+            Request(prompt_index=p.index, prompt_ids=np.array(p.token_ids, np.int32), samples=samples) for p in prompts
+        ]
+        with self._engine_lock:
+            self._receiver.apply_pending()
+            if self._receiver.committed is None:
+                raise ValueError("a maker without a synced version was asked to sample")
+            return self._engine.generate(requests, self._settings.sampling)
+
+    def _score(self, prompts: Sequence[Prompt], groups: Sequence[Group]) -> list[tuple[list[float], list[str]]]:
+        """Rewards and completion texts of each group."""
+        repeated = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.rollouts]
+        texts = [self._text(rollout) for group in groups for rollout in group.rollouts]
+        total = self._rewards.score([p.text for p in repeated], texts, columns_of(repeated)).total
+        ends = np.cumsum([len(group.rollouts) for group in groups])
+        return [
+            (total[end - len(group.rollouts) : end], texts[end - len(group.rollouts) : end])
+            for group, end in zip(groups, ends, strict=True)
+        ]
+
+    def _text(self, rollout: Rollout) -> str:
+        # The chosen end of sequence is not text; any other special token is something the policy has said.
+        ids = rollout.completion_ids if rollout.truncated else rollout.completion_ids[:-1]
+        text: str = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def _completed(
+        self, task: Task, group: Group, rewards: Sequence[float], texts: Sequence[str]
+    ) -> tuple[GroupSummary, ExperienceGroup]:
+        advantages = group_advantages(
+            torch.tensor(rewards, dtype=torch.float64), len(rewards), self._settings.normalization
+        ).tolist()
+        experiences = tuple(
+            Experience(rollout=rollout, reward=reward, advantage=advantage)
+            for rollout, reward, advantage in zip(group.rollouts, rewards, advantages, strict=True)
+        )
+        shown = [
+            ShownRollout(
+                prompt=task.prompt.text[:SHOWN_CHARACTERS],
+                completion=text[:SHOWN_CHARACTERS],
+                reward=e.reward,
+                advantage=e.advantage,
+                versions=(e.rollout.oldest_version, int(e.rollout.versions.max())),
+            )
+            for e, text in zip(experiences, texts, strict=True)
+        ]
+        summary = GroupSummary(
+            dispatch=task.dispatch,
+            oldest_version=group.oldest_version,
+            rewards=tuple(rewards),
+            tokens=sum(len(rollout.completion_ids) for rollout in group.rollouts),
+            truncated=sum(rollout.truncated for rollout in group.rollouts),
+            shown=tuple(shown) if task.shown else (),
+        )
+        return summary, ExperienceGroup(task.dispatch, experiences)

@@ -1,0 +1,8 @@
+"""Reward functions of the test runs."""
+
+from typing import Any
+
+
+def ones(prompts: list[str], completions: list[str], answer: list[str], **columns: Any) -> list[float]:
+    """The share of ones in the completion: easy to learn."""
+    return [completion.count("1") / max(len(completion), 1) for completion in completions]
