@@ -270,7 +270,7 @@ def _running_message(s: Situation, report: Report) -> str:
 
 def _waiting(s: Situation, stage: Stage) -> Plan:
     """Follow the reports, if the head is there; look again when something may be due."""
-    asking = s.submitted and not s.view.answering
+    asking = s.submitted and not s.view.answers_for(s.status.attempt)
     return s.plan(stage, follow=_follow(s), requeue_after=_soon(s, ASK_RAY_SECONDS if asking else RESYNC_SECONDS))
 
 

@@ -114,7 +114,7 @@ class Observer:
     async def _submission(self, job: RLHFJob, seen: Observed, view: ReportView) -> Submission | Unreachable | None:
         """Ray is asked while the supervisor itself does not answer, and only the head that has the attempt."""
         head, status = seen.head, job.status
-        if not status.submission_id or head is None or not head.ready or view.answering:
+        if not status.submission_id or head is None or not head.ready or view.answers_for(status.attempt):
             return None
         if (head.uid, head.ray_restarts) != (status.head_pod_uid, status.head_restarts):
             return None

@@ -20,9 +20,9 @@ class ReportView:
     error: str = ""
     """Why the last poll failed."""
 
-    @property
-    def answering(self) -> bool:
-        return self.report is not None and self.silent_since is None
+    def answers_for(self, attempt: int) -> bool:
+        """Whether that attempt's supervisor answered the last poll."""
+        return self.report is not None and self.report.attempt == attempt and self.silent_since is None
 
 
 NOTHING_HEARD = ReportView()
