@@ -114,7 +114,7 @@ class Code:
     def digest(self) -> str:
         """sha256 over keys and contents, independent of their order."""
         content = json.dumps([dict(self.data), dict(self.binary_data)], sort_keys=True)
-        return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,8 +121,7 @@ class Situation:
         status = self.status
         if status.attempt > self.job.spec.backoff_limit:
             message = f"{self.attempts} failed: {why.reason}: {why.message}"
-            stage = Stage(FAILED, conditions.BACKOFF_LIMIT_EXCEEDED, message)
-            return self.end(stage, actions=actions, failure=why)
+            return self.fail(self.failure(conditions.BACKOFF_LIMIT_EXCEEDED, message, why.tail), actions=actions)
         incarnation = status.incarnation + new_cluster
         following = f"attempt {status.attempt + 1} of {self.job.spec.backoff_limit + 1} is next"
         message = f"attempt {status.attempt} failed: {why.reason}: {why.message}; {following}"
