@@ -11,35 +11,35 @@ from .shell import ClusterError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     layout = default_layout()
     try:
-        return _run(layout, chosen)
+        # Not by argparse, which would take the command's own `--` and options for its own.
+        if words[:1] == ["kubectl"]:
+            _become(layout, [str(layout.binary("kubectl")), *words[1:]])
+        if words[:1] == ["exec"]:
+            _become(layout, words[2:] if words[1:2] == ["--"] else words[1:])
+        _run(layout, _parser().parse_args(words).command)
     except ClusterError as error:
         print(f"cluster.py: {error}", file=sys.stderr)
         return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cluster.py", description="The real cluster of the end-to-end tests."
-    )
+    parser = argparse.ArgumentParser(prog="cluster.py", description="The real cluster of the end-to-end tests.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="build what is missing and start the cluster; leaves a healthy one alone")
     commands.add_parser("down", help="remove everything but the cache of binaries and images")
     commands.add_parser("images", help="build the project's images and make them usable in the cluster")
     commands.add_parser("env", help="print the variables that a test needs, to be read by a shell")
-    kubectl = commands.add_parser(
-        "kubectl", help="kubectl, inside the cluster's network", prefix_chars="\0", add_help=False
-    )
-    kubectl.add_argument("words", nargs="*")
-    inside = commands.add_parser("exec", help="exec -- CMD: any command, inside the cluster's network")
-    inside.add_argument("words", nargs=argparse.REMAINDER)
+    commands.add_parser("kubectl", help="kubectl ARGS...: kubectl, inside the cluster's network")
+    commands.add_parser("exec", help="exec -- CMD...: any command, inside the cluster's network")
     return parser
 
 
-def _run(layout: Layout, chosen: argparse.Namespace) -> int:
-    match chosen.command:
+def _run(layout: Layout, command: str) -> None:
+    match command:
         case "up":
             lifecycle.up(layout)
         case "down":
@@ -48,14 +48,6 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
             images.update(layout)
         case "env":
             _print_environment(layout)
-        case "kubectl":
-            _become(layout, [str(layout.binary("kubectl")), *chosen.words])
-        case "exec":
-            words = chosen.words[1:] if chosen.words[:1] == ["--"] else chosen.words
-            if not words:
-                raise ClusterError("exec: no command given")
-            _become(layout, words)
-    return 0
 
 
 def _print_environment(layout: Layout) -> None:
@@ -68,6 +60,8 @@ def _print_environment(layout: Layout) -> None:
 
 def _become(layout: Layout, words: Sequence[str]) -> None:
     """Replaces this program by the command, so that signals and exit codes need no passing on."""
+    if not words:
+        raise ClusterError("exec: no command given")
     if not layout.network_namespace.exists():
         raise ClusterError("the cluster is not up: run `cluster.py up` first")
     command = [*namespaces.enter_network(layout), *words]
