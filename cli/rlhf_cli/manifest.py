@@ -84,14 +84,20 @@ def parse_manifest(content: bytes, file: str) -> list[Document]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ManifestError(f"{file}{line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise ManifestError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    except yaml.reader.ReaderError as error:
+        number = content[: error.position].count(b"\n") + 1
+        raise ManifestError(f"{file}:{number}: not YAML: {error.reason} (#x{_code(error.character):02x})") from error
     return [
         document
         for node in nodes
         if not (isinstance(node, yaml.ScalarNode) and _scalar(node, file) is None)
         for document in _objects(_document(node, file))
     ]
+
+
+def _code(character: bytes | str | int) -> int:
+    """PyYAML gives the byte or the character that it refuses, as bytes, text or number."""
+    return character if isinstance(character, int) else ord(character)
 
 
 def _document(node: yaml.Node, file: str) -> Document:

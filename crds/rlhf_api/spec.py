@@ -57,7 +57,8 @@ class Algorithm(ApiModel):
     group_normalization: Literal["Std", "None"] = "Std"
     """Std divides a group's centred rewards by their standard deviation; None only centres. Default Std."""
     loss_aggregation: Literal["Token", "Sequence", "Fixed"] = "Token"
-    """Mean over all tokens, mean over sequences of token means, or sum over samples x maxNewTokens. Default Token."""
+    """What the loss is divided by. Token: mean over all tokens. Sequence: mean over sequences of token means. Fixed:
+    sum over samples x maxNewTokens. Default Token."""
     epochs: Annotated[int, Field(ge=1, le=64)] = 1
     """Passes over an episode's samples. Default 1, range 1 to 64."""
     minibatches: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -73,7 +74,8 @@ class Model(ApiModel):
     """A folder as `save_pretrained` writes it: an absolute path in the image or on a mounted volume, or
     `package://PACKAGE/FOLDER` for a folder inside an installed Python package. Required. 1 to 2048 characters."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format that the makers compute in; trainers keep fp32 masters either way. Default float32."""
+    """Number format that the makers compute in, float32 or bfloat16; trainers keep fp32 masters either way. Default
+    float32."""
 
 
 class Models(ApiModel):
