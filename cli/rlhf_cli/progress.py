@@ -82,13 +82,13 @@ def news(before: Progress, after: Progress) -> Iterator[str]:
     if new is not None and (old is None or (old.attempt, old.state) != (new.attempt, new.state)):
         if new.state == "Running":
             resumed = f", resumed after episode {new.resumed_from}" if new.resumed_from else ""
-            yield f"attempt {new.attempt}: {new.makers.ready} makers and {new.trainers.ready} trainers run{resumed}"
+            yield f"attempt {new.attempt}: running{resumed}"
         elif new.failure is not None:
             yield f"attempt {new.attempt}: {new.failure.reason}: {new.failure.message}"
     if new is not None and new.initial_score is not None and (old is None or old.initial_score is None):
         yield f"score of the starting policy {new.initial_score:.4f}"
     if new is not None and new.repairs.makers > (old.repairs.makers if old and old.attempt == new.attempt else 0):
-        yield f"attempt {new.attempt}: {new.repairs.makers} makers replaced so far"
+        yield f"attempt {new.attempt}: makers replaced so far: {new.repairs.makers}"
     known = {(e.attempt, e.episode) for e in before.episodes}
     for episode in after.episodes:
         if (episode.attempt, episode.episode) not in known:

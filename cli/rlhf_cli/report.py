@@ -91,9 +91,10 @@ def _plots(record: RunRecord) -> str:
         points = [(float(e.episode), float(getattr(e, attribute))) for e in episodes]
         return Series(name=name, points=points, style=style)
 
-    others = [
-        (float(e.episode), max(0.0, e.seconds - e.train_seconds - e.wait_seconds - e.sync_seconds)) for e in episodes
-    ]
+    # A publish may go on while the next episode begins; the bars show what an episode's own time was spent on.
+    rest = [(e, max(0.0, e.seconds - e.train_seconds - e.wait_seconds)) for e in episodes]
+    sync = [(float(e.episode), min(e.sync_seconds, left)) for e, left in rest]
+    others = [(float(e.episode), left - min(e.sync_seconds, left)) for e, left in rest]
     charts = [
         line_chart(
             "Reward and score",
@@ -116,7 +117,7 @@ def _plots(record: RunRecord) -> str:
             [
                 line("training", 0, "train_seconds"),
                 line("waiting", 1, "wait_seconds"),
-                line("weight sync", 3, "sync_seconds"),
+                Series(name="weight sync", points=sync, style=3),
                 Series(name="other", points=others, style=5),
             ],
         ),

@@ -76,7 +76,7 @@ class _Run:
             name=job.name,
             planned=job.spec.episodes,
             started=datetime.now(UTC),
-            activity="starting Ray",
+            activity="starting",
             episodes=tuple(chosen.folder.episodes()),
         )
 
@@ -97,7 +97,7 @@ class _Run:
         failed = 0
         while True:
             attempt = self._chosen.next_attempt()
-            self._show(replace(self._progress, report=None, activity=f"attempt {attempt}: starting Ray"))
+            self._show(replace(self._progress, report=None, activity=f"attempt {attempt}: starting"))
             failure = await self._attempt(attempt)
             ending = after(
                 failure,

@@ -135,7 +135,7 @@ def _state(progress: Progress, now: datetime) -> Text:
         text.append(f"  makers {report.makers.ready}/{report.makers.desired}", style="dim")
         text.append(f"  trainers {report.trainers.ready}/{report.trainers.desired}", style="dim")
         if report.repairs.makers:
-            text.append(f"  {report.repairs.makers} makers replaced", style="yellow")
+            text.append(f"  replaced {report.repairs.makers}", style="yellow")
     for wait in long_waits(progress, now, seconds=1):
         text.append(f"  {wait.owner}: {wait.reason} {_clock(now - wait.since)}", style="yellow")
     return text

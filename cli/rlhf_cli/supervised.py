@@ -1,4 +1,8 @@
-"""One attempt on this machine: a Ray, the supervisor beside it, its reports; nothing of it outlives the attempt."""
+"""One attempt on this machine: the supervisor's process and its reports; nothing of it outlives the attempt.
+
+The supervisor is the one that the operator submits. Without a RAY_ADDRESS its coordinator starts a Ray of its own,
+after the files were checked.
+"""
 
 import asyncio
 import contextlib
@@ -11,13 +15,12 @@ from typing import Any, TypeVar
 
 import aiohttp
 from rlhf_api.conditions import COORDINATOR_CRASHED, STOPPED
-from rlhf_api.run import RUN_CONFIG_ENV, Failure, Report, RunConfig
+from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, Failure, Report, RunConfig
 from rlhf_runtime.attempt_result import ExitCode, read_result
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
 from rlhf_runtime.run_directory import RunDirectory
 
 from rlhf_cli.endpoint import Cursor, Endpoint
-from rlhf_cli.local_ray import LocalRay, ray_environment
 
 #: Longest start of the supervisor until its endpoint listens, seconds.
 LISTEN_SECONDS = 60.0
@@ -73,24 +76,31 @@ async def run_attempt(
     """Run one attempt to its end: why it failed, or None.
 
     `take` is given every report, and answers the cursor after its episodes.
-    `scratch` is an empty folder for logs and sockets. Raises Unavailable if Ray does not start.
+    `scratch` is an empty folder for logs and sockets.
     """
     token = secrets.token_hex(32)
-    variables = ray_environment(environment, token)
-    ray = LocalRay(config.makers, config.trainers, scratch, variables)
+    supervisor = _Supervisor(config, supervisor_environment(config, environment, token, scratch), scratch)
     try:
-        await _unless(interrupts.first, ray.start())
-        supervisor = _Supervisor(config, {**variables, "RAY_ADDRESS": ray.address}, scratch)
-        try:
-            failure = await _unless(interrupts.second, supervisor.follow(token, interrupts.first, take))
-        finally:
-            supervisor.kill()
+        return await _unless(interrupts.second, supervisor.follow(token, interrupts.first, take))
     except _Interrupted:
         message = "ended at once; the next attempt resumes from the newest checkpoint"
-        failure = Failure(reason=STOPPED, message=message, permanent=False)
+        return Failure(reason=STOPPED, message=message, permanent=False)
     finally:
-        ray.kill()
-    return failure
+        supervisor.kill()
+
+
+def supervisor_environment(
+    config: RunConfig, environment: Mapping[str, str], token: str, scratch: Path
+) -> dict[str, str]:
+    """What the supervisor and all that it starts get: the job's variables, with a Ray that takes no job but ours."""
+    variables = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+    return {
+        **variables,
+        RUN_CONFIG_ENV: config.model_dump_json(by_alias=True, exclude_none=True),
+        TOKEN_ENV: token,
+        "RAY_AUTH_MODE": "token",
+        "RAY_TMPDIR": str(scratch),
+    }
 
 
 class _Supervisor:
@@ -103,9 +113,8 @@ class _Supervisor:
         self._log = scratch / "supervisor.log"
         command = [*PYTHON, "-m", "rlhf_runtime.supervisor", "--host", "127.0.0.1", "--port", "0"]
         command += ["--port-file", str(self._port_file)]
-        environment = {**variables, RUN_CONFIG_ENV: config.model_dump_json(by_alias=True, exclude_none=True)}
         with self._log.open("wb") as log:
-            self._process = Tethered(command, stdout=log.fileno(), stderr=log.fileno(), env=environment)
+            self._process = Tethered(command, stdout=log.fileno(), stderr=log.fileno(), env=variables)
 
     def kill(self) -> None:
         """End it and all it started."""

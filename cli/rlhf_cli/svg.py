@@ -28,8 +28,10 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten apart) that cover [low, high]: first <= low, last >= high."""
     if not (math.isfinite(low) and math.isfinite(high)) or high < low:
         raise ValueError(f"ticks: found [{low}, {high}], expected finite bounds in order")
-    if high == low:
-        high, low = (high + abs(high) * 0.1 or 1.0), (low - abs(low) * 0.1)
+    size = max(abs(low), abs(high))
+    # Closer than a float can be cut into steps: as good as one value.
+    if high - low <= max(1e-9 * size, 1e-300):
+        low, high = low - 0.1 * size, high + max(0.1 * size, 1e-300 if size else 1.0)
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
