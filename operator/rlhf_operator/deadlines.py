@@ -34,7 +34,7 @@ def _never_ran(s: Situation) -> Late | None:
     limit, found = s.job.spec.pre_running_deadline_seconds, s.obstacles
     if s.seconds_since(s.status.attempt_start_time) < limit:
         return None
-    if s.head_ready and not found and not _waited_in_vain(s):
+    if not found and not _waited_in_vain(s):
         return None
     prefix = f"no rollout within {limit} s; {s.attempts} was waiting: "
     reason = conditions.PRE_RUNNING_DEADLINE_EXCEEDED
@@ -47,12 +47,16 @@ def _never_ran(s: Situation) -> Late | None:
 
 
 def _waited_in_vain(s: Situation) -> bool:
-    """With the head ready and nothing in the way, only an operator that was there all the time knows that it is late.
+    """With nothing in the way, only an operator that was there all the time knows that it is late.
 
-    One that was away submits first, or hears first what the runtime has reached meanwhile.
+    One that was away creates and submits first, or hears first what the runtime has reached meanwhile.
     """
+    if not s.cluster_stands:
+        return False
+    if not s.head_ready:
+        return True
     if not s.submitted:
-        return s.observed.previous is not None and s.status.attempt > 1 and not _previous_over(s)
+        return s.status.attempt > 1 and not _previous_over(s)
     return s.report is not None or s.silent_for(GRACE_SECONDS)
 
 

@@ -176,7 +176,7 @@ def _provide_cluster(s: Situation) -> Plan | None:
         actions.append(CreateConfigMap(s.observed.code))
     actions.append(CreateRayCluster(s.status.incarnation))
     stage = s.stage(PROVISIONING, conditions.PROVISIONING, f"RayCluster {s.status.ray_cluster_name} is asked for")
-    return s.plan(stage, actions=actions, requeue_after=_soon(s, RESYNC_SECONDS))
+    return s.plan(stage, actions=actions, requeue_after=_soon(s, RESYNC_SECONDS), attempt_start_time=s.now)
 
 
 def _provisioning(s: Situation) -> Plan | None:
@@ -214,9 +214,12 @@ def _record_submission(s: Situation) -> Plan | None:
     if s.submitted or head is None:
         return None
     stage = s.stage(STARTING, conditions.STARTING, "the runtime is submitted to the head")
+    # An operator that was away for all of the deadline is not held against the runtime.
+    late = s.seconds_since(s.status.attempt_start_time) >= s.job.spec.pre_running_deadline_seconds
     return s.plan(
         stage,
         requeue_after=0,
+        attempt_start_time=s.now if late else s.status.attempt_start_time,
         submission_id=s.submission_id,
         head_pod_uid=head.uid,
         head_restarts=head.ray_restarts,

@@ -163,6 +163,64 @@ FIRST_STEPS: dict[str, Case] = {
     ),
 }
 
+AWAY: dict[str, Case] = {
+    "the operator was away past the deadline before it could create anything: it creates": Case(
+        status=lambda g: g.begun(),
+        at=4000,
+        phase="Provisioning",
+        reason="Provisioning",
+        message="RayCluster {cluster} is asked for",
+        actions=lambda g: [CreateSecret(), CreateRayCluster(1)],
+        requeue=2,
+    ),
+    "pods that are not ready at the deadline fail the job though no reason is known": Case(
+        status=lambda g: g.begun(),
+        observed=lambda g: Observed(cluster=g.cluster(), pods=(g.pod("head", ready=False),)),
+        at=600,
+        phase="Failed",
+        reason="PreRunningDeadlineExceeded",
+        message="no rollout within 600 s; attempt 1 of 2 was waiting: head not ready, 0 of 2 workers ready",
+        requeue=0,
+        over=True,
+    ),
+    "an attempt before that will not end fails the job at the deadline": Case(
+        status=lambda g: g.begun(attempt=2, failure=FAILURE),
+        observed=lambda g: ready(g, previous=Unreachable("timeout")),
+        at=600,
+        phase="Failed",
+        reason="PreRunningDeadlineExceeded",
+        message="no rollout within 600 s; attempt 2 of 2 was waiting: attempt 1 did not end",
+        requeue=0,
+        attempt=2,
+        over=True,
+    ),
+    "submitted, and its supervisor never heard: the attempt fails only after a minute of silence": Case(
+        status=lambda g: g.submitted(),
+        observed=lambda g: ready(g, submission=Submission("Running")),
+        view=lambda g: silent(g, 541),
+        at=600,
+        phase="Starting",
+        reason="Starting",
+        message="the runtime checks its files and loads models",
+        requeue=2,
+        follows=True,
+    ),
+    "submitted, and its supervisor silent to the deadline: the attempt fails": Case(
+        status=lambda g: g.submitted(),
+        observed=lambda g: ready(g, submission=Submission("Running")),
+        view=lambda g: silent(g, 540),
+        at=600,
+        phase="Recovering",
+        reason="Recovering",
+        message="attempt 1 failed: PreRunningDeadlineExceeded: no rollout within 600 s; attempt 1 of 2 was waiting: "
+        "the supervisor has not answered (connection refused); head ready, 2 of 2 workers ready; "
+        "attempt 2 of 2 is next",
+        actions=lambda g: [StopSubmission("10.0.0.1", sid(g))],
+        requeue=0,
+        attempt=2,
+    ),
+}
+
 PODS: dict[str, Case] = {
     "until the head is ready it says which pod it waits for": Case(
         status=lambda g: g.begun(),
@@ -712,7 +770,7 @@ ENDS: dict[str, Case] = {
     ),
 }
 
-CASES = FIRST_STEPS | PODS | SUBMISSION | RUNNING | ENDS
+CASES = FIRST_STEPS | AWAY | PODS | SUBMISSION | RUNNING | ENDS
 
 
 def decided(given: G, case: Case) -> Plan:

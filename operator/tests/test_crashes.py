@@ -1,0 +1,483 @@
+"""The operator killed after any of its effects ends where it would have ended: one cluster, one submission an attempt.
+
+The passes are the real ones; the world around them is written by hand and keeps count. A kill is an exception right
+after an effect, which loses everything that the operator holds in memory.
+"""
+
+import asyncio
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from rlhf_api import names
+from rlhf_api.job import RLHFJob
+from rlhf_api.status import EpisodeReport, ReportCursor, RLHFJobStatus
+from rlhf_operator.desired import config_map, ray_cluster, secret
+from rlhf_operator.kube import Conflict
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Observer
+from rlhf_operator.observed import Code, Submission, Unreachable
+from rlhf_operator.passes import Passes
+from rlhf_operator.plan import Acknowledge, Submit
+from rlhf_operator.report_view import NOTHING_HEARD, Follow, ReportView
+from rlhf_operator.throttle import Throttle
+from rlhf_operator.watched import Watched
+
+G = Any
+EPISODES = 6
+KEY = ("team", "addition")
+STEP = timedelta(seconds=5)
+
+
+class Killed(BaseException):
+    """The operator process is gone."""
+
+
+@dataclass
+class Attempt:
+    """A driver in some head, with its supervisor."""
+
+    number: int
+    head: str
+    resumed_from: int
+    state: str = "Starting"
+    acknowledged: bool = False
+    revision: int = 0
+
+
+@dataclass
+class World:
+    """Kubernetes, KubeRay, Ray and the runtime as far as the operator sees them; ``kills`` are effects by number."""
+
+    given: G
+    job: dict[str, Any]
+    kills: frozenset[int] = frozenset()
+    fails: Callable[["World", Attempt], tuple[str, bool] | None] = lambda world, attempt: None
+    """Why an attempt fails now, and whether for good."""
+    accident: Callable[["World"], None] = lambda world: None
+    """Called once, when three episodes are trained."""
+    now: datetime = field(init=False)
+    effects: list[str] = field(default_factory=list)
+    objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    heads: Counter[str] = field(default_factory=Counter)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    accepted: list[str] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
+    journal: list[EpisodeReport] = field(default_factory=list)
+    versions: int = 1
+
+    def __post_init__(self) -> None:
+        self.now = self.given.at(0)
+
+    def effect(self, what: str) -> None:
+        """Something was done that cannot be undone; here the operator may die."""
+        self.effects.append(what)
+        if len(self.effects) in self.kills:
+            raise Killed
+
+    @property
+    def status(self) -> RLHFJobStatus:
+        return RLHFJobStatus.model_validate(self.job.get("status", {}))
+
+    @property
+    def clusters(self) -> list[dict[str, Any]]:
+        return [raw for (kind, _), raw in self.objects.items() if kind == "RayCluster"]
+
+    def version(self) -> str:
+        self.versions += 1
+        return str(self.versions)
+
+    # What happens without the operator.
+
+    def step(self) -> None:
+        self.now += STEP
+        self._kuberay()
+        for identity, attempt in list(self.attempts.items()):
+            self._train(identity, attempt)
+        if len(self.series()) == 3:
+            accident, self.accident = self.accident, lambda world: None
+            accident(self)
+
+    def _kuberay(self) -> None:
+        wanted = {raw["metadata"]["name"] for raw in self.clusters}
+        self.pods = [pod for pod in self.pods if pod["metadata"]["labels"]["ray.io/cluster"] in wanted]
+        self.attempts = {
+            identity: attempt
+            for identity, attempt in self.attempts.items()
+            if attempt.head in {pod["metadata"]["uid"] for pod in self.pods}
+        }
+        for pod in self.pods:
+            pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+            pod["metadata"]["resourceVersion"] = self.version()
+        for name in wanted - {pod["metadata"]["labels"]["ray.io/cluster"] for pod in self.pods}:
+            self.heads[name] += 1
+            self.pods.append(self._head(name, f"{name}-head-{self.heads[name]}"))
+
+    def _head(self, cluster: str, name: str) -> dict[str, Any]:
+        labels = {names.JOB_UID_LABEL: self.given.uid, names.JOB_NAME_LABEL: "addition", names.ROLE_LABEL: "head"}
+        metadata = {"name": name, "namespace": "team", "uid": name, "labels": {**labels, "ray.io/cluster": cluster}}
+        container = {"name": "ray", "image": "i", "restartCount": 0, "state": {"running": {}}}
+        return {
+            "metadata": {
+                **metadata,
+                "creationTimestamp": self.now.isoformat(),
+                "resourceVersion": self.version(),
+            },
+            "status": {"podIP": name, "phase": "Running", "containerStatuses": [container]},
+        }
+
+    def series(self) -> list[int]:
+        """Episodes that are trained and not replaced by a later attempt."""
+        last: dict[int, int] = {}
+        for entry in self.journal:
+            last = {number: a for number, a in last.items() if number < entry.episode} | {entry.episode: entry.attempt}
+        return sorted(last)
+
+    def _train(self, identity: str, attempt: Attempt) -> None:
+        if attempt.state == "Starting":
+            attempt.state = "Running"
+        elif attempt.state == "Running":
+            done = [entry.seq for entry in self.journal if entry.attempt == attempt.number]
+            number = attempt.resumed_from + len(done) + 1
+            if number > EPISODES:
+                attempt.state = "Succeeded"
+            elif self.fails(self, attempt) is not None:
+                attempt.state = "Failed"
+            else:
+                self.journal.append(self.given.episode(number, attempt=attempt.number, seq=len(done) + 1))
+        elif attempt.acknowledged:
+            attempt.state = f"Exited {attempt.state}"
+        attempt.revision += 1
+
+    def checkpoint(self) -> int:
+        """A checkpoint after every second episode."""
+        return len(self.series()) // 2 * 2
+
+
+class FakeCluster:
+    """The operator's effects on Kubernetes, each one counted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def token(self, job: RLHFJob) -> str:
+        return "token"
+
+    async def read_job(self, namespace: str, name: str) -> dict[str, Any]:
+        return copy.deepcopy(self._world.job)
+
+    async def read_cluster(self, namespace: str, name: str) -> dict[str, Any] | None:
+        return copy.deepcopy(self._world.objects.get(("RayCluster", name)))
+
+    async def read_pods(self, job: RLHFJob) -> list[dict[str, Any]]:
+        return copy.deepcopy(self._world.pods)
+
+    async def read_code(self, job: RLHFJob) -> Code:
+        return Code({"rewards.py": "..."}, {})
+
+    async def claim_exists(self, job: RLHFJob) -> bool:
+        return True
+
+    async def prove(self, job: RLHFJob) -> tuple[()]:
+        return ()
+
+    async def kuberay_refusal(self, namespace: str, uid: str) -> None:
+        return None
+
+    def _create(self, manifest: dict[str, Any]) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if (kind, name) not in self._world.objects:
+            manifest["metadata"] |= {
+                "uid": f"uid-{name}",
+                "creationTimestamp": self._world.now.isoformat(),
+                "resourceVersion": self._world.version(),
+            }
+            self._world.objects[kind, name] = {**manifest, "status": {"state": ""}}
+            self._world.created.append(name)
+        self._world.effect(f"create {kind}")
+
+    async def create_secret(self, job: RLHFJob) -> None:
+        self._create(secret(job, b"key"))
+
+    async def create_config_map(self, job: RLHFJob, code: Code) -> None:
+        self._create(config_map(job, code))
+
+    async def create_ray_cluster(self, job: RLHFJob, incarnation: int) -> None:
+        self._create(ray_cluster(job, incarnation))
+
+    async def delete_children(self, job: RLHFJob, cluster: str) -> None:
+        for kind, name in (
+            ("ConfigMap", names.code_config_map_name(job)),
+            ("Secret", names.token_secret_name(job)),
+            ("RayCluster", cluster),
+        ):
+            self._world.objects.pop((kind, name), None)
+            self._world.effect(f"delete {kind}")
+
+    async def write_status(self, raw: dict[str, Any], status: RLHFJobStatus) -> dict[str, Any]:
+        world = self._world
+        if raw["metadata"]["resourceVersion"] != world.job["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", "changed", "status")
+        assert world.status.completion_time is None, "a terminal status never changes"
+        world.job["status"] = status.to_dict()
+        world.job["metadata"]["resourceVersion"] = world.version()
+        world.effect(f"status {status.phase}")
+        return copy.deepcopy(world.job)
+
+
+class FakeRay:
+    """Ray's job API in every head; an IP is the head pod's UID here."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def ask(self, ip: str, token: str, submission_id: str) -> Submission | Unreachable:
+        attempt = self._world.attempts.get(submission_id)
+        if ip not in {pod["metadata"]["uid"] for pod in self._world.pods}:
+            return Unreachable("no route to host")
+        if attempt is None or attempt.head != ip:
+            return Submission("Unknown")
+        exited = {"Exited Succeeded": Submission("Succeeded"), "Exited Failed": Submission("Failed", "code 75", 75)}
+        return exited.get(attempt.state, Submission("Running"))
+
+    async def submit(self, token: str, job: RLHFJob, action: Submit) -> None:
+        if action.submission_id not in self._world.attempts:
+            assert all("Exited" in attempt.state for attempt in self._world.attempts.values()), "two attempts at once"
+            self._world.accepted.append(action.submission_id)
+            attempt = Attempt(action.attempt, action.ip, self._world.checkpoint())
+            self._world.attempts[action.submission_id] = attempt
+        self._world.effect("submit")
+
+    async def stop(self, ip: str, token: str, submission_id: str) -> None:
+        attempt = self._world.attempts.get(submission_id)
+        if attempt is not None and "Exited" not in attempt.state:
+            attempt.state = "Exited Failed"
+        self._world.effect("stop")
+
+
+class FakeLinks:
+    """What the links would have brought by now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._target: Follow | None = None
+        self._cursor = ReportCursor()
+        self._view = NOTHING_HEARD
+
+    def view(self, key: Any) -> ReportView:
+        attempt = self._attempt()
+        if self._target is None or self._final():
+            return self._view
+        if attempt is None:
+            silent_since = self._view.silent_since or self._world.now
+            self._view = ReportView(
+                report=self._view.report, episodes=self._view.episodes, silent_since=silent_since, error="refused"
+            )
+            return self._view
+        position = (self._cursor.attempt, self._cursor.seq)
+        fresh = tuple(entry for entry in self._world.journal if (entry.attempt, entry.seq) > position)
+        why = self._world.fails(self._world, attempt) if attempt.state == "Failed" else None
+        report = self._world.given.report(
+            attempt.state, attempt=attempt.number, resumed_from=attempt.resumed_from, revision=attempt.revision
+        )
+        if why is not None:
+            report = self._world.given.failed_report(*why[:1], "it broke", permanent=why[1], attempt=attempt.number)
+        self._view = ReportView(report=report.model_copy(update={"last_progress": self._world.now}), episodes=fresh)
+        self._view = ReportView(report=self._view.report, episodes=fresh, drained=True)
+        return self._view
+
+    def _attempt(self) -> Attempt | None:
+        for attempt in self._world.attempts.values():
+            if self._target and (attempt.head, attempt.number) == (self._target.ip, self._target.attempt):
+                return None if "Exited" in attempt.state else attempt
+        return None
+
+    def _final(self) -> bool:
+        return self._view.report is not None and self._view.report.state in ("Succeeded", "Failed")
+
+    def follow(self, key: Any, job: RLHFJob, token: str, target: Follow | None) -> None:
+        same = self._target and target and (self._target.ip, self._target.attempt) == (target.ip, target.attempt)
+        if same or (target is None and self._final()):
+            return
+        self._target, self._view = target, NOTHING_HEARD
+        self._cursor = target.cursor if target else ReportCursor()
+
+    def written(self, key: Any, cursor: ReportCursor) -> None:
+        self._cursor = cursor
+        self._view = ReportView(
+            report=self._view.report, drained=self._view.drained, silent_since=self._view.silent_since
+        )
+
+    async def acknowledge(self, key: Any, action: Acknowledge) -> None:
+        for attempt in self._world.attempts.values():
+            if attempt.number == action.attempt:
+                attempt.acknowledged = True
+        self.drop(key)
+        self._world.effect("acknowledge")
+
+    def drop(self, key: Any) -> None:
+        self._target, self._view = None, NOTHING_HEARD
+
+
+class Operator:
+    """One life of the operator's process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._watched = Watched()
+        clock = lambda: (world.now - world.given.at(0)).total_seconds()  # noqa: E731
+        cluster: Any = FakeCluster(world)
+        ray: Any = FakeRay(world)
+        links: Any = FakeLinks(world)
+        observer = Observer(self._watched, cluster, ray, monotonic=clock)
+        throttle = Throttle(monotonic=clock)
+        self._passes = Passes(self._watched, observer, cluster, ray, links, Metrics(), throttle, now=lambda: world.now)
+
+    def watch(self) -> None:
+        """What kopf's watches would have told."""
+        self._watched.jobs.put(copy.deepcopy(self._world.job))
+        for raw in list(self._watched.clusters):
+            if ("RayCluster", raw["metadata"]["name"]) not in self._world.objects:
+                self._watched.clusters.discard(("team", raw["metadata"]["name"]))
+        for raw in self._world.clusters:
+            self._watched.clusters.put(copy.deepcopy(raw))
+        self._watched.replace_pods(self._world.given.uid, copy.deepcopy(self._world.pods))
+
+    async def work(self) -> None:
+        """Passes until the job wants to wait."""
+        for _ in range(10):
+            self.watch()
+            if await self._passes.process(KEY) != 0:
+                return
+
+
+def run(world: World) -> World:
+    """The world with the operator in it, restarted whenever it is killed, until nothing more happens."""
+    operator = Operator(world)
+    quiet = 0
+    for _ in range(400):
+        world.step()
+        before = len(world.effects)
+        try:
+            asyncio.run(operator.work())
+        except Killed:
+            operator = Operator(world)
+        over = world.status.completion_time is not None and len(world.effects) == before
+        quiet = quiet + 1 if over else 0
+        if quiet == 5:
+            return world
+    raise AssertionError(f"it did not end: {world.status.phase}: {world.status.message}; {world.effects[-20:]}")
+
+
+def outcome(world: World) -> dict[str, Any]:
+    """What must not depend on when the operator was killed."""
+    status = world.status
+    return {
+        "phase": status.phase,
+        "message": status.message,
+        "attempt": status.attempt,
+        "incarnation": status.incarnation,
+        "episodes": [(entry.attempt, entry.episode) for entry in status.episodes],
+        "episode": status.episode,
+        "failure": status.failure and (status.failure.reason, status.failure.message, status.failure.attempt),
+        "accepted": world.accepted,
+        "left": sorted(kind for kind, _ in world.objects),
+        "codeHash": status.code_hash,
+    }
+
+
+def retryable_at_third(world: World, attempt: Attempt) -> tuple[str, bool] | None:
+    trained = [entry for entry in world.journal if entry.attempt == attempt.number]
+    return ("TrainerLost", False) if attempt.number == 1 and len(trained) == 3 else None
+
+
+def lose_head(world: World) -> None:
+    world.pods.clear()
+
+
+def lose_cluster(world: World) -> None:
+    for raw in world.clusters:
+        del world.objects["RayCluster", raw["metadata"]["name"]]
+
+
+STORIES: dict[str, dict[str, Any]] = {
+    "a run that succeeds": {},
+    "a trainer that is lost once": {"fails": retryable_at_third},
+    "an attempt that fails for good": {"fails": lambda world, attempt: ("PromptsInvalid", True)},
+    "every attempt fails": {"fails": lambda world, attempt: ("TrainerLost", False)},
+    "a head that is lost": {"accident": lose_head},
+    "a RayCluster that is deleted": {"accident": lose_cluster},
+}
+
+
+def story(given: G, name: str, kills: frozenset[int] = frozenset()) -> World:
+    job = given.manifest(episodes=EPISODES, runtime={"code": {"configMap": {"name": "mine"}}})
+    return run(World(given, job, kills, **STORIES[name]))
+
+
+def test_an_uninterrupted_run_does_each_thing_once(given: G) -> None:
+    world = story(given, "a run that succeeds")
+    assert outcome(world) == {
+        "phase": "Succeeded",
+        "message": "6 episodes trained",
+        "attempt": 1,
+        "incarnation": 1,
+        "episodes": [(1, number) for number in range(1, 7)],
+        "episode": 6,
+        "failure": None,
+        "accepted": ["addition-0f1e2d3c-1-1"],
+        "left": [],
+        "codeHash": Code({"rewards.py": "..."}, {}).digest,
+    }
+    made = ["create Secret", "create ConfigMap", "create RayCluster", "submit"]
+    ended = ["acknowledge", "delete ConfigMap", "delete Secret", "delete RayCluster"]
+    assert [what for what in world.effects if not what.startswith("status")] == [*made, *ended]
+    last_status = max(i for i, what in enumerate(world.effects) if what.startswith("status"))
+    assert world.effects[last_status] == "status Succeeded"
+    assert min(i for i, what in enumerate(world.effects) if what.startswith("delete")) > last_status
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_killed_after_any_effect_it_ends_the_same(given: G, name: str) -> None:
+    untouched = story(given, name)
+    expected = outcome(untouched)
+    for number in range(1, len(untouched.effects) + 1):
+        world = story(given, name, frozenset({number}))
+        assert outcome(world) == expected, f"killed after effect {number}, {world.effects[number - 1]}"
+        assert max(Counter(world.accepted).values()) == 1, "an attempt was submitted twice"
+        assert max(Counter(world.created).values()) == 1, "something was created twice"
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_killed_again_and_again_at_random_it_ends_the_same(given: G, name: str) -> None:
+    expected = outcome(story(given, name))
+    for seed in range(20):
+        draw = random.Random(seed)
+        kills = frozenset(number for number in range(1, 500) if draw.random() < 0.4)
+        world = story(given, name, kills)
+        assert outcome(world) == expected, f"seed {seed}"
+        assert max(Counter(world.accepted).values()) == max(Counter(world.created).values()) == 1
+
+
+def test_a_finished_job_costs_no_more_writes_after_a_restart(given: G) -> None:
+    world = story(given, "a run that succeeds")
+    before = list(world.effects)
+    operator = Operator(world)
+    for _ in range(5):
+        world.step()
+        asyncio.run(operator.work())
+    assert world.effects == before
+
+
+def test_a_lost_cluster_and_a_lost_head_cost_one_attempt_each(given: G) -> None:
+    head, cluster = story(given, "a head that is lost"), story(given, "a RayCluster that is deleted")
+    assert head.accepted == ["addition-0f1e2d3c-1-1", "addition-0f1e2d3c-1-2"]
+    assert cluster.accepted == ["addition-0f1e2d3c-1-1", "addition-0f1e2d3c-2-2"]
+    for world in (head, cluster):
+        assert outcome(world)["episodes"] == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5), (2, 6)]
