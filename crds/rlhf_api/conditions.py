@@ -36,10 +36,10 @@ WITHIN_BOUND: Final = "WithinBound"  # of StalenessWithinBounds
 EXCEEDED: Final = "Exceeded"  # of StalenessWithinBounds
 
 # Reasons for the end.
-COMPLETED: Final = "Completed"
+COMPLETED: Final = "Completed"  # every episode is trained and the model is saved
 BACKOFF_LIMIT_EXCEEDED: Final = "BackoffLimitExceeded"  # message: the last attempt's failure
 PRE_RUNNING_DEADLINE_EXCEEDED: Final = "PreRunningDeadlineExceeded"  # message: what it was waiting for
-PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
+PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"  # message: what was being waited for
 TEMPLATE_INVALID: Final = "TemplateInvalid"  # the API server refuses a pod made from a role's template
 RAY_CLUSTER_INVALID: Final = "RayClusterInvalid"  # the API server or KubeRay refuses the RayCluster
 REFERENCE_MISSING: Final = "ReferenceMissing"  # a ConfigMap or claim that the spec names does not exist
@@ -62,11 +62,11 @@ REWARD_FUNCTION_TIMEOUT: Final = "RewardFunctionTimeout"  # it took longer than 
 STORAGE_READ_ONLY: Final = "StorageReadOnly"  # permanent
 STORAGE_FAILED: Final = "StorageFailed"  # it cannot be written or read for another reason: full, input/output error
 STORAGE_NOT_SHARED: Final = "StorageNotShared"  # permanent: a pod does not see what another wrote
-TRAINER_LOST: Final = "TrainerLost"
+TRAINER_LOST: Final = "TrainerLost"  # a trainer process died; the next attempt resumes from the checkpoint
 MAKER_LOST: Final = "MakerLost"  # makers died faster than they could be replaced
-WEIGHT_SYNC_FAILED: Final = "WeightSyncFailed"
+WEIGHT_SYNC_FAILED: Final = "WeightSyncFailed"  # a publish was refused or not complete by its deadline
 NOT_FINITE: Final = "NotFinite"  # loss or gradient is NaN or infinite
-COORDINATOR_CRASHED: Final = "CoordinatorCrashed"
+COORDINATOR_CRASHED: Final = "CoordinatorCrashed"  # an error that nothing expected; the failure has its end
 ATTEMPT_TAKEN: Final = "AttemptTaken"  # another supervisor has, or had, this attempt's folder; the next one is free
 STOPPED: Final = "Stopped"  # asked to stop (Ctrl-C); resumable
 

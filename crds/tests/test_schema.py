@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import generate
 import pytest
 from pydantic import Field
+from reference_page import reference_page
+from rlhf_api import conditions
 from rlhf_api.crd import COLUMNS, WIDE_COLUMNS, custom_resource_definition, object_schema, structural_schema
 from rlhf_api.schema import ApiModel
 from rlhf_api.spec import Quantity
@@ -80,6 +82,21 @@ def test_a_stale_or_missing_file_is_shown_as_a_difference() -> None:
     path = generate.ROOT / "crds" / "rlhf.dev_rlhfjobs.yaml"
     assert "+one more line" in generate.difference(path, path.read_text() + "one more line\n")
     assert "+all of it" in generate.difference(path.with_name("not-there.yaml"), "all of it\n")
+
+
+def test_every_condition_and_reason_has_a_meaning_on_the_reference_page() -> None:
+    page = reference_page()
+    names = [value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)]
+    assert len(names) > 30
+    assert [name for name in names if not re.search(rf"^\| `{name}` \| \S", page, re.MULTILINE)] == []
+
+
+def test_every_field_and_rule_is_on_the_reference_page() -> None:
+    page = reference_page()
+    paths = [f"spec.{path}" for path, *_ in SPEC_FIELDS] + [f"status.{path}" for path, *_ in fields(STATUS)]
+    assert [path for path in paths if f"| `{path}` |" not in page] == []
+    rules = [rule["message"] for _, node in nodes(object_schema()) for rule in node.get("x-kubernetes-validations", ())]
+    assert [rule for rule in rules if rule not in page] == []
 
 
 def test_generate_says_what_it_expects_on_its_command_line(capsys: pytest.CaptureFixture[str]) -> None:
