@@ -15,7 +15,7 @@ from kubernetes import client, config
 from rlhf_api.crd import COLUMNS, WIDE_COLUMNS, object_schema
 from rlhf_api.job import GROUP, PLURAL, VERSION
 from rlhf_api.status import RLHFJobStatus
-from rlhf_cli.manifest import Document
+from rlhf_cli.manifest import Document, parse_manifest
 from rlhf_cli.validation import load_job, validate
 
 NAMESPACE = "rlhf-api"
@@ -219,6 +219,35 @@ def test_kubectl_shows_the_columns_under_the_short_name_and_the_category(kubectl
     assert kubectl.run("get", "rlhf").splitlines()[0].split() == columns
     wide = [*columns, *(name.upper() for name, *_ in WIDE_COLUMNS)]
     assert kubectl.run("get", "rlhfjobs", "-o", "wide").splitlines()[0].split() == wide
+
+
+def _scalars() -> list[str]:
+    """Plain YAML scalars: numbers and near-numbers in every writing, words, and what only looks like something."""
+    bodies = """
+        0 1 7 08 017 0o17 0O7 0x1F 0X1f 0b101 0b12 1_000 1__0 _1 0_7 0x_F 1.0 1. .5 5.25 1e3 1e-6 1.5E+2 .5e1 1e 1.e2
+        9223372036854775807 9223372036854775808 1e20 1e21 1e400 1e-400 .inf1 0x 0o 1.2.3 1:30 1_0.5 1_e3 e5 . .e5
+    """
+    numbers = [sign + body for sign in ("", "+", "-") for body in bodies.split()]
+    words = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "nan", "inf"]
+    cases = [form for word in words for form in (word, word.title(), word.upper(), word[:-1] + word[-1].upper())]
+    others = ["~", "2001-01-01", "2001-01-01T00:00:00Z", "12:30:45.5", "=", "!!str 1", "!!float 3", "'on'"]
+    return [*numbers, *cases, *others]
+
+
+def _held(value: Any) -> tuple[type, Any]:
+    """As the API server holds a value: what does not fit 64 bits becomes a float."""
+    held = float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+    return type(held), held
+
+
+def test_a_file_has_the_same_values_for_kubectl_and_for_validate(kubectl: Kubectl) -> None:
+    texts = _scalars()
+    head = "apiVersion: rlhf.dev/v1alpha1\nkind: RLHFJob\nmetadata: {name: a}\n"
+    manifest = f"{head}spec:\n" + "".join(f"- {text}\n" for text in texts)
+    sent = kubectl.run("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-", stdin=manifest)
+    [document] = parse_manifest(manifest.encode(), "a.yaml")
+    pairs = zip(map(_held, json.loads(sent)["spec"]), map(_held, document.value["spec"]), strict=True)
+    assert [(text, *pair) for text, pair in zip(texts, pairs, strict=True) if pair[0] != pair[1]] == []
 
 
 def test_kubectl_explain_knows_what_a_field_is_for(kubectl: Kubectl) -> None:

@@ -20,7 +20,7 @@ import yaml
 FieldPath = tuple[str | int, ...]
 
 #: Most values in one file: aliases multiply, and a server takes no object of this size.
-MAX_VALUES = 1_000_000
+MAX_VALUES = 100_000
 
 _YAML = "tag:yaml.org,2002:"
 _TAGGED: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "null": (type(None),)}
