@@ -306,14 +306,15 @@ class RayTrainers:
 class Workers:
     """Places makers and trainers in the cluster that this process is connected to.
 
-    `threads` each actor computes with; None: one actor has its pod to itself.
+    `threads` each actor computes with; None: one actor has its pod to itself. `columns` that reward functions get.
     """
 
-    def __init__(self, config: RunConfig, probe: str, threads: int | None) -> None:
+    def __init__(self, config: RunConfig, probe: str, threads: int | None, columns: tuple[str, ...]) -> None:
         self._config = config
         self._config_json = config.model_dump_json(by_alias=True, exclude_none=True)
         self._probe = probe
         self._threads = threads
+        self._columns = columns
 
     async def trainers(self, resume: Path | None) -> RayTrainers:
         """Place all ranks, let them meet, load the model, or what a checkpoint has of it. Raises RunFailure."""
@@ -330,12 +331,12 @@ class Workers:
         await trainers._all([actor.load.remote(rank, rendezvous, resume) for rank, actor in enumerate(actors)])
         return trainers
 
-    async def maker(self, name: str, columns: tuple[str, ...]) -> RayMaker:
+    async def maker(self, name: str) -> RayMaker:
         """Place a maker and load its model. Raises MakerLost, RunFailure."""
         actor = _maker_actor.options(resources={names.MAKER_RESOURCE: 1}).remote(self._config_json)
         try:
             pod, pid = await _of_maker(name, actor.hello.remote(self._probe, self._threads))
-            await _of_maker(name, actor.load.remote(columns))
+            await _of_maker(name, actor.load.remote(self._columns))
         except BaseException:
             ray.kill(actor)
             raise

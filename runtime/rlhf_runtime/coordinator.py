@@ -19,18 +19,16 @@ from rlhf_api.run import RUN_CONFIG_ENV, Failure, RunConfig
 from rlhf_runtime import actors, socket_channel
 from rlhf_runtime.channel import SupervisorChannel
 from rlhf_runtime.checkpoint import Checkpoints
-from rlhf_runtime.episode_desk import EpisodeDesk, Standing, standing_of, stored
+from rlhf_runtime.dataflow import Storage, run_dataflow
+from rlhf_runtime.episode_desk import Standing, standing_of, stored
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow, MakerSlot
 from rlhf_runtime.ledger import Ledger
-from rlhf_runtime.maker_loop import PING_EVERY_SECONDS, PING_SECONDS, MakerLoop
-from rlhf_runtime.preflight import Preflight, preflight
+from rlhf_runtime.preflight import preflight
 from rlhf_runtime.processors import available_processors
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.socket_channel import SupervisorGone
-from rlhf_runtime.training_loop import TrainingLoop
 from rlhf_runtime.watch import Watch
-from rlhf_runtime.workers import MakerHandle, TrainersHandle
 
 log = logging.getLogger("rlhf.coordinator")
 
@@ -41,70 +39,63 @@ class Run:
     def __init__(self, config: RunConfig, channel: SupervisorChannel) -> None:
         self._config = config
         self._channel = channel
-        self._directory = RunDirectory(config.run_directory)
-        self._checkpoints = Checkpoints(self._directory, config.attempt, config.checkpoint_keep)
+        directory = RunDirectory(config.run_directory)
+        checkpoints = Checkpoints(directory, config.attempt, config.checkpoint_keep)
+        self._storage = Storage(directory=directory, checkpoints=checkpoints)
 
     async def run(self) -> None:
         """Raises RunFailure, or a group that holds one."""
-        checked = await asyncio.to_thread(preflight, self._config, self._directory)
-        found = await stored(self._checkpoints.newest)
-        standing = standing_of(found)
-        if found is not None:
-            log.info("resuming after episode %d from %s", standing.latest_episode, found[0])
-        flow = Flow(
-            config=self._config,
-            channel=self._channel,
-            ledger=Ledger(
-                prompts_per_episode=self._config.rollout.prompts_per_episode, first_episode=standing.latest_episode
-            ),
-            version=standing.latest_episode,
-            slots=[MakerSlot(index) for index in range(self._config.makers)],
-        )
+        checkpoints = self._storage.checkpoints
+        standing = standing_of(await stored(checkpoints.newest))
+        flow = self._flow(standing.latest_episode)
         watch = Watch(flow, standing)
-        if await stored(self._checkpoints.finished, flow.episodes):
-            log.info("the trained model is in %s already", self._checkpoints.model)
-            standing.final_model = str(self._checkpoints.model)
+        if await stored(checkpoints.finished, flow.episodes):
+            log.info("the trained model is in %s already", checkpoints.model)
+            standing.final_model = str(checkpoints.model)
             flow.begun()
         else:
-            await self._work(checked, flow, standing, watch)
+            await self._work(flow, standing, watch)
         await watch.tell()
 
-    async def _work(self, checked: Preflight, flow: Flow, standing: Standing, watch: Watch) -> None:
-        probe = await stored(self._directory.write_probe)
-        started = await asyncio.to_thread(actors.connect, self._config)
-        # On one machine all actors share its processors; in a cluster each has those of its pod.
-        share = available_processors() // (self._config.makers + self._config.trainers)
-        workers = actors.Workers(self._config, probe, max(1, share) if started else None)
+    def _flow(self, trained: int) -> Flow:
+        prompts = self._config.rollout.prompts_per_episode
+        return Flow(
+            config=self._config,
+            channel=self._channel,
+            ledger=Ledger(prompts_per_episode=prompts, first_episode=trained),
+            version=trained,
+            slots=[MakerSlot(index) for index in range(self._config.makers)],
+        )
+
+    async def _work(self, flow: Flow, standing: Standing, watch: Watch) -> None:
+        directory = self._storage.directory
+        if standing.latest_folder is not None:
+            log.info("resuming after episode %d from %s", standing.latest_episode, standing.latest_folder)
+        # Ray starts while the files are checked; actors are placed when both are done.
+        connecting = asyncio.ensure_future(asyncio.to_thread(actors.connect, self._config))
         try:
-            await self._loops(workers, checked, flow, standing, watch)
+            checked = await asyncio.to_thread(preflight, self._config, directory)
+            probe = await stored(directory.write_probe)
+            started = await connecting
+            # On one machine all actors share its processors; in a cluster each has those of its pod.
+            share = available_processors() // (self._config.makers + self._config.trainers)
+            threads = max(1, share) if started else None
+            workers = actors.Workers(self._config, probe, threads, checked.training.columns)
+            try:
+                await run_dataflow(
+                    workers,
+                    flow,
+                    watch,
+                    storage=self._storage,
+                    standing=standing,
+                    training=checked.training,
+                    held_out=checked.held_out,
+                )
+            finally:
+                await stored(directory.remove_probe, probe)
         finally:
+            await asyncio.wait([connecting])
             await asyncio.to_thread(actors.disconnect)
-            await stored(self._directory.remove_probe, probe)
-
-    async def _loops(
-        self, workers: actors.Workers, checked: Preflight, flow: Flow, standing: Standing, watch: Watch
-    ) -> None:
-        """All the loops at once, until the training loop ends, or the first of them fails."""
-
-        async def place(name: str) -> MakerHandle:
-            return await workers.maker(name, checked.training.columns)
-
-        desk = EpisodeDesk(flow, self._directory, self._checkpoints, standing)
-        async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(watch.run()), tasks.create_task(desk.run())]
-            beside += [tasks.create_task(MakerLoop(flow, slot, place, checked.training).run()) for slot in flow.slots]
-            trainers = await workers.trainers(standing.latest_folder)
-            flow.trainers = trainers
-            beside.append(tasks.create_task(_watch_trainers(trainers)))
-            await TrainingLoop(flow, trainers, desk, self._checkpoints, standing, checked.held_out).run()
-            for task in beside:
-                task.cancel()
-
-
-async def _watch_trainers(trainers: TrainersHandle) -> None:
-    while True:
-        await trainers.ping(PING_SECONDS)
-        await asyncio.sleep(PING_EVERY_SECONDS)
 
 
 def failure_of(error: BaseException) -> Failure:

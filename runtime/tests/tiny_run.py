@@ -74,8 +74,8 @@ def run_config(folder: Path, policy: Path, **changes: Any) -> RunConfig:
         "weightSyncDeadlineSeconds": 30,
         "checkpointEveryEpisodes": 2,
         "checkpointKeep": 2,
-        "preRunningDeadlineSeconds": 120,
-        "progressDeadlineSeconds": 120,
+        "preRunningDeadlineSeconds": 280,
+        "progressDeadlineSeconds": 280,
     }
     return RunConfig.model_validate({**values, **changes})
 
@@ -97,7 +97,7 @@ class RecordingChannel:
         self.states.append(state)
 
     async def episode(self, report: EpisodeReport) -> None:
-        assert self.states and self.states[-1].running, "the journal begins with a running state"
+        assert self.states[-1].running, "the journal begins with a running state"
         self.episodes.append(report)
 
     async def finished(self, failure: Failure | None) -> None:
