@@ -14,6 +14,7 @@ import os
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -246,7 +247,7 @@ class RayTrainers:
 
     async def train(self, dispatches: Sequence[Dispatch]) -> Trained:
         answers: list[Trained] = await self._all([actor.train.remote(dispatches) for actor in self._actors])
-        return answers[0]
+        return replace(answers[0], groups=tuple(group for answer in answers for group in answer.groups))
 
     async def publish(self, order: Order, *, must_differ: bool, seconds: float) -> Publication:
         try:

@@ -19,6 +19,7 @@ from rlhf_runtime.evaluation import EvaluationRound
 from rlhf_runtime.flow import Flow
 from rlhf_runtime.run_directory import RunDirectory, storage_failure
 from rlhf_runtime.samples import write_samples
+from rlhf_runtime.trained_groups import write_trained_groups
 from rlhf_runtime.workers import GroupSummary, StagedFile, Trained
 
 log = logging.getLogger(__name__)
@@ -127,6 +128,7 @@ class EpisodeDesk:
             time=datetime.now(UTC),
         )
         await stored(write_samples, self._directory, self._attempt, report.episode, episode.groups)
+        await stored(write_trained_groups, self._directory, self._attempt, report.episode, episode.trained.groups)
         await flow.channel.episode(report)
         self._standing.optimizer_steps = episode.trained.optimizer_steps
         if episode.staged is not None:

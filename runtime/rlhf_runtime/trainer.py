@@ -15,7 +15,7 @@ from rlhf_runtime.optimization import Learner
 from rlhf_runtime.policy import save_policy
 from rlhf_runtime.rollout import collate
 from rlhf_runtime.topology import optimizer_steps, share_of_rank
-from rlhf_runtime.workers import StagedFile, Trained
+from rlhf_runtime.workers import StagedFile, Trained, TrainedGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,9 @@ class Trainer:
             gradient_norm=_mean(results, "grad_norm"),
             moved=any(r["learning_rate"] > 0 and r["grad_norm"] > 0 for r in results),
             optimizer_steps=self._learner.steps,
+            groups=tuple(
+                TrainedGroup(group.dispatch.cursor, len(group.experiences)) for step in steps for group in step
+            ),
         )
 
     def save(self, folder: Path, *, resumable: bool) -> list[StagedFile]:

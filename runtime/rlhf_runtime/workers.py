@@ -78,9 +78,20 @@ class Publication:
         return self.manifest.order.version
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedGroup:
+    """A group that went into optimiser steps: its prompt's cursor, and how many samples it had."""
+
+    prompt: int
+    samples: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """One episode's optimiser steps, their means over all ranks. `moved`: some gradient and the rate were not 0."""
+    """One episode's optimiser steps: means over all ranks, and the groups of the rank, or ranks, that say so.
+
+    `moved`: some gradient and its learning rate were not 0.
+    """
 
     loss: float
     kl: float
@@ -89,6 +100,7 @@ class Trained:
     gradient_norm: float
     moved: bool
     optimizer_steps: int
+    groups: tuple[TrainedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)

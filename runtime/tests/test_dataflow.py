@@ -34,6 +34,7 @@ from rlhf_runtime.workers import (
     StagedFile,
     Task,
     Trained,
+    TrainedGroup,
 )
 from tiny_run import RecordingChannel, run_config
 
@@ -137,6 +138,7 @@ class FakeTrainers:
             gradient_norm=1.0,
             moved=True,
             optimizer_steps=self.version,
+            groups=tuple(TrainedGroup(dispatch.cursor, 2) for dispatch in dispatches),
         )
 
     async def publish(self, order: Order, *, must_differ: bool, seconds: float) -> Publication:
