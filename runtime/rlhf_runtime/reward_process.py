@@ -68,7 +68,7 @@ def find(path: str) -> Callable[..., Any]:
         raise InvalidFunction(f"{module_name} has no {name!r}{there}")
     function = getattr(module, name)
     if not callable(function):
-        raise InvalidFunction(f"{name} in {module_name} is a {type(function).__name__}, expected a function")
+        raise InvalidFunction(f"{name} in {module_name} is of type {type(function).__name__}, expected a function")
     found: Callable[..., Any] = function
     return found
 
@@ -107,7 +107,7 @@ def answer(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, A
 def numbers_of(result: Any, expected: int) -> list[float]:
     """The rewards of a batch. Raises InvalidFunction saying what was found, and where."""
     if isinstance(result, (str, bytes, dict)) or not hasattr(result, "__iter__"):
-        raise InvalidFunction(f"it returned a {type(result).__name__}, expected a list of {expected} numbers")
+        raise InvalidFunction(f"its result is of type {type(result).__name__}, expected a list of {expected} numbers")
     values = list(result)
     if len(values) != expected:
         raise InvalidFunction(f"it returned {len(values)} numbers for {expected} completions")
@@ -116,7 +116,7 @@ def numbers_of(result: Any, expected: int) -> list[float]:
 
 def _number(value: Any, index: int) -> float:
     if not isinstance(value, numbers.Real):
-        raise InvalidFunction(f"item {index} is a {type(value).__name__} ({_text(value)}), expected a number")
+        raise InvalidFunction(f"item {index} is of type {type(value).__name__} ({_text(value)}), expected a number")
     try:
         number = float(value)
     except OverflowError:

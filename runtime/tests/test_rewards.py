@@ -1,0 +1,303 @@
+"""Reward functions in processes of their own: what they give, and what happens when they misbehave."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlhf_api.spec import RewardFunction
+from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.rewards import RewardRunner
+
+USER_CODE = """
+import itertools, os, signal, subprocess, sys, time
+from pathlib import Path
+
+def length(prompts, completions, **columns):
+    return [float(len(completion)) for completion in completions]
+
+def matches(prompts, completions, answer, **columns):
+    return [1 if completion == wanted else 0 for completion, wanted in zip(completions, answer)]
+
+def strict(prompts, completions):
+    return [0.0] * len(completions)
+
+def echo_columns(prompts, completions, **columns):
+    assert columns == {"answer": ["1", None], "deep": [{"x": [1, 2.5, True]}, "\\u00e4"]}, columns
+    return [1.0, 2.0]
+
+def numpy_array(prompts, completions, **columns):
+    import numpy
+    return numpy.asarray([0.5] * len(completions), numpy.float32)
+
+def prints(prompts, completions, **columns):
+    print("hello", flush=True)
+    os.write(1, b"world\\n" * 10000)
+    return [1.0] * len(completions)
+
+def wrong_length(prompts, completions, **columns):
+    return [1.0]
+
+def not_a_number(prompts, completions, **columns):
+    return [1.0, float("nan")]
+
+def infinite(prompts, completions, **columns):
+    return [-float("inf"), 1.0]
+
+def too_large(prompts, completions, **columns):
+    return [1.0, 10 ** 400]
+
+def huge(prompts, completions, **columns):
+    return [1e308] * len(completions)
+
+def text(prompts, completions, **columns):
+    return [1.0, "good"]
+
+def none_inside(prompts, completions, **columns):
+    return [None, 1.0]
+
+def returns_none(prompts, completions, **columns):
+    pass
+
+def returns_text(prompts, completions, **columns):
+    return "ab"
+
+def raises(prompts, completions, **columns):
+    def inner():
+        raise ValueError("no answer for " + completions[0])
+    inner()
+
+def exits(prompts, completions, **columns):
+    sys.exit(3)
+
+def dies(prompts, completions, **columns):
+    os._exit(7)
+
+def is_killed(prompts, completions, **columns):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def hangs(prompts, completions, **columns):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    Path(prompts[0]).write_text(f"{os.getpid()} {child.pid}")
+    time.sleep(300)
+
+def fails_once(prompts, completions, **columns):
+    marker = Path(prompts[0])
+    if not marker.exists():
+        marker.write_text("")
+        raise RuntimeError("not yet")
+    return [1.0] * len(completions)
+
+calls = itertools.count(1)
+
+def counts(prompts, completions, **columns):
+    return [float(next(calls)), float(os.getpid())]
+
+def positional(prompts, completions, /):
+    return []
+
+constant = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "user_rewards.py").write_text(USER_CODE)
+    (tmp_path / "code" / "broken_syntax.py").write_text("def f(:\n")
+    (tmp_path / "code" / "broken_import.py").write_text("import no_such_package_at_all\n")
+    (tmp_path / "code" / "exits_on_import.py").write_text("import sys\nsys.exit(1)\n")
+    (tmp_path / "code" / "slow_import.py").write_text("import time\ntime.sleep(300)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "code"), os.environ.get("PYTHONPATH", "")]))
+
+
+def function(name: str, timeout: int = 30, weight: float = 1.0) -> RewardFunction:
+    path = name if ":" in name else f"user_rewards:{name}"
+    return RewardFunction(function=path, timeout_seconds=timeout, weight=weight)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(*pids: int) -> bool:
+    for _ in range(100):
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_rewards_are_weighted_and_summed_and_each_is_kept() -> None:
+    with RewardRunner([function("length", weight=0.5), function("matches", weight=-2.0)]) as rewards:
+        scores = rewards.score(["p", "q", "p"], ["a", "bbb", ""], {"answer": ["a", "c", ""]})
+    assert scores.each == {"user_rewards:length": [1.0, 3.0, 0.0], "user_rewards:matches": [1.0, 0.0, 1.0]}
+    assert scores.total == [0.5 - 2.0, 1.5, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "expected"),
+    [
+        pytest.param("strict", {}, [0.0, 0.0], id="a function without columns"),
+        pytest.param("echo_columns", {"answer": ["1", None], "deep": [{"x": [1, 2.5, True]}, "ä"]}, [1.0, 2.0],
+                     id="columns arrive as they are"),
+        pytest.param("numpy_array", {}, [0.5, 0.5], id="an array of float32"),
+        pytest.param("prints", {}, [1.0, 1.0], id="what it prints does not disturb"),
+    ],
+)  # fmt: skip
+def test_what_a_function_may_do(name: str, columns: dict[str, list[Any]], expected: list[float]) -> None:
+    with RewardRunner([function(name)]) as rewards:
+        assert rewards.score(["p", "q"], ["a", "b"], columns).total == expected
+
+
+def test_a_batch_of_any_size_goes_through() -> None:
+    texts = ["x" * 2000] * 5000
+    with RewardRunner([function("length")]) as rewards:
+        assert rewards.score(texts, texts, {"text": texts}).total == [2000.0] * 5000
+        assert rewards.score([], [], {}).total == []
+
+
+def test_a_process_serves_many_batches_and_its_own_function_only() -> None:
+    with RewardRunner([function("counts"), function("user_rewards:counts", weight=0.0)]) as rewards:
+        first = rewards.score(["", ""], ["", ""], {})
+        second = rewards.score(["", ""], ["", ""], {})
+    assert (first.total[0], second.total[0]) == (1.0, 2.0)
+    assert first.total[1] == second.total[1] != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "parts"),
+    [
+        pytest.param("wrong_length", "RewardFunctionInvalid", ["returned 1 numbers for 2 completions"], id="too few"),
+        pytest.param("not_a_number", "RewardFunctionInvalid", ["item 1 is nan, expected a finite number"], id="NaN"),
+        pytest.param("infinite", "RewardFunctionInvalid", ["item 0 is -inf"], id="infinite"),
+        pytest.param("too_large", "RewardFunctionInvalid", ["item 1 is inf"], id="an integer beyond floats"),
+        pytest.param("text", "RewardFunctionInvalid", ["item 1 is of type str ('good')"], id="text inside"),
+        pytest.param("none_inside", "RewardFunctionInvalid", ["item 0 is of type NoneType"], id="None inside"),
+        pytest.param("returns_none", "RewardFunctionInvalid", ["NoneType, expected a list of 2 numbers"], id="None"),
+        pytest.param("returns_text", "RewardFunctionInvalid", ["of type str, expected a list of 2 numbers"], id="text"),
+        pytest.param("raises", "RewardFunctionFailed", ["raised ValueError: no answer for a"], id="an exception"),
+        pytest.param("exits", "RewardFunctionFailed", ["raised SystemExit: 3"], id="sys.exit"),
+        pytest.param("dies", "RewardFunctionFailed", ["its process ended with exit code 7"], id="its process ends"),
+        pytest.param("is_killed", "RewardFunctionFailed", ["its process ended with signal SIGKILL", "out-of-memory"],
+                     id="its process is killed"),
+    ],
+)  # fmt: skip
+def test_a_bad_batch_names_the_function_and_what_was_found(name: str, reason: str, parts: list[str]) -> None:
+    with RewardRunner([function("length"), function(name)]) as rewards:
+        for _ in range(2):
+            with pytest.raises(RunFailure) as error:
+                rewards.score(["p", "q"], ["a", "b"], {})
+            assert error.value.reason == reason
+            assert error.value.permanent == (reason == "RewardFunctionInvalid")
+            for part in [*parts, f"user_rewards:{name}: " if name != "raises" and name != "exits" else name]:
+                assert part in error.value.message
+            assert "\n" not in error.value.message
+    if name == "raises":
+        assert 'raise ValueError("no answer for " + completions[0])' in error.value.tail
+        assert "in inner" in error.value.tail
+
+
+def test_after_a_failure_a_fresh_process_answers(tmp_path: Path) -> None:
+    with RewardRunner([function("counts", weight=0.0), function("fails_once")]) as rewards:
+        with pytest.raises(RunFailure, match="not yet"):
+            rewards.score([str(tmp_path / "marker")] * 2, ["a", "b"], {})
+        scores = rewards.score([str(tmp_path / "marker")] * 2, ["a", "b"], {})
+    assert scores.total == [1.0, 1.0]
+    # The other function's process, whose answer nobody fetched, is a fresh one too.
+    assert scores.each["user_rewards:counts"][0] == 1.0
+
+
+def test_a_hanging_function_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    with RewardRunner([function("hangs", timeout=2)]) as rewards:
+        rewards.check_importable()
+        began = time.monotonic()
+        with pytest.raises(RunFailure, match=r"a batch took longer than timeoutSeconds \(2 s\)") as error:
+            rewards.score([str(tmp_path / "pids")], ["a"], {})
+        assert 2 <= time.monotonic() - began < 10
+        assert (error.value.reason, error.value.permanent) == ("RewardFunctionTimeout", False)
+        assert gone(*map(int, (tmp_path / "pids").read_text().split()))
+
+
+def test_with_a_killed_owner_goes_a_hanging_function_and_what_it_started(tmp_path: Path) -> None:
+    owner = os.fork()
+    if owner == 0:
+        try:
+            RewardRunner([function("hangs", timeout=300)]).score([str(tmp_path / "pids")], ["a"], {})
+        finally:
+            os._exit(1)
+    for _ in range(600):
+        if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 2:
+            break
+        time.sleep(0.05)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert all(map(alive, pids))
+    os.kill(owner, signal.SIGKILL)
+    os.waitpid(owner, 0)
+    assert gone(*pids)
+
+
+def test_leaving_ends_the_processes() -> None:
+    with RewardRunner([function("counts")]) as rewards:
+        pid = int(rewards.score(["", ""], ["", ""], {}).total[1])
+        assert alive(pid)
+    assert gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "parts"),
+    [
+        pytest.param("no_such_module:f", [], ["there is no module 'no_such_module' on PYTHONPATH"], id="no module"),
+        pytest.param("user_rewards.deeper:f", [], ["there is no module 'user_rewards.deeper'"],
+                     id="a module that is no package"),
+        pytest.param("user_rewards:lenght", [], ["has no 'lenght'; it has length, matches"], id="no such function"),
+        pytest.param("user_rewards:constant", [], ["constant in user_rewards is of type int, expected a function"],
+                     id="no function"),
+        pytest.param("broken_syntax:f", [], ["importing broken_syntax raised SyntaxError"], id="a syntax error"),
+        pytest.param("broken_import:f", [], ["broken_import imports 'no_such_package_at_all'"], id="a missing package"),
+        pytest.param("exits_on_import:f", [], ["importing exits_on_import raised SystemExit: 1"], id="it exits"),
+        pytest.param("user_rewards:positional", [], ["'prompts' is positional-only"], id="positional parameters"),
+        pytest.param("user_rewards:matches", ["level"], ["needs a column 'answer', but the prompts have level"],
+                     id="a column that the prompts do not have"),
+        pytest.param("user_rewards:matches", [], ["needs a column 'answer', but the prompts have no columns"],
+                     id="prompts without columns"),
+        pytest.param("user_rewards:strict", ["answer"], ["does not accept answer: add **columns"],
+                     id="a column that it does not take"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_found_before_training(name: str, columns: list[str], parts: list[str]) -> None:
+    with RewardRunner([function("length"), function(name)]) as rewards:
+        with pytest.raises(RunFailure) as error:
+            rewards.check_importable(columns)
+        assert (error.value.reason, error.value.permanent) == ("RewardFunctionInvalid", True)
+        for part in [*parts, name]:
+            assert part in error.value.message
+
+
+def test_good_functions_are_importable_and_the_check_may_be_repeated() -> None:
+    with RewardRunner([function("length"), function("matches")]) as rewards:
+        rewards.check_importable(["answer", "level"])
+        rewards.check_importable(["answer"])
+        assert rewards.score(["p"], ["a"], {"answer": ["a"]}).total == [2.0]
+
+
+def test_an_import_that_takes_too_long_is_ended() -> None:
+    with (
+        RewardRunner([function("slow_import:f")], import_seconds=2) as rewards,
+        pytest.raises(RunFailure, match="slow_import:f: importing it took longer than 2 s") as error,
+    ):
+        rewards.check_importable()
+    assert error.value.reason == "RewardFunctionTimeout"
+
+
+def test_a_sum_beyond_floats_is_invalid() -> None:
+    with RewardRunner([function("huge", weight=1e6)]) as rewards, pytest.raises(RunFailure, match="is inf") as error:
+        rewards.score(["p"], ["a"], {})
+    assert (error.value.reason, error.value.permanent) == ("RewardFunctionInvalid", True)
