@@ -98,6 +98,8 @@ def choose_run(job: RLHFJob, config_maps: Sequence[Mapping[str, Any]], storage: 
     Raises BadInput for references that only a cluster resolves, and for a spec that is not the begun run's.
     """
     storage = storage.resolve()
+    if storage.exists() and not storage.is_dir():
+        raise BadInput(f"--storage: {storage} is no folder")
     number = 0
     while _folder(job, storage, number + (0 if fresh else 1)).exists():
         number += 1

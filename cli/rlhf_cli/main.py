@@ -135,6 +135,10 @@ def _errors_told() -> Iterator[None]:
         for problem in error.problems:
             sys.stderr.write(f"error: {problem}\n")
         raise typer.Exit(BAD_INPUT) from error
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"error: {place}{error.strerror or error}\n")
+        raise typer.Exit(BAD_INPUT) from error
     except Unavailable as error:
         sys.stderr.write(f"error: {error}\n")
         raise typer.Exit(UNAVAILABLE) from error

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pydantic import ValidationError
 from rlhf_api.run import RunConfig
 from rlhf_api.status import EpisodeReport
-from rlhf_runtime.run_directory import RunDirectory
+from rlhf_runtime.journal import history
+from rlhf_runtime.run_directory import DamagedFile, RunDirectory
 
 from rlhf_cli.exits import BadInput
 
@@ -34,20 +36,24 @@ class RunFolder:
         return self.path.name[:-9]
 
     def config(self) -> RunConfig | None:
-        """The newest attempt's config; None when no attempt has begun."""
+        """The newest attempt's config; None when no attempt has begun. Raises BadInput for a damaged one."""
         directory = self.directory
         for attempt in reversed(directory.attempts()):
+            path = directory.attempt(attempt).config
             try:
-                return RunConfig.model_validate_json(directory.read(directory.attempt(attempt).config))
+                return RunConfig.model_validate_json(directory.read(path))
             except FileNotFoundError:
                 continue  # claimed by a folder, and then nothing was written: the attempt never began
+            except ValidationError as error:
+                raise BadInput(f"{path}: no RunConfig of this version: {error.errors()[0]['msg']}") from error
         return None
 
     def episodes(self) -> list[EpisodeReport]:
-        """The episodes that count, oldest first; none superseded by a rollback."""
-        from rlhf_runtime.journal import history
-
-        return history(self.directory)
+        """The episodes that count, oldest first; none superseded by a rollback. Raises BadInput for damage."""
+        try:
+            return history(self.directory)
+        except DamagedFile as error:
+            raise BadInput(str(error)) from error
 
 
 def find_runs(path: Path, name: str | None = None, namespace: str | None = None) -> list[RunFolder]:

@@ -9,6 +9,8 @@ from typing import Any
 from rlhf_api.status import EpisodeReport
 from rlhf_runtime.run_directory import RunDirectory
 
+from rlhf_cli.exits import BadInput
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -25,7 +27,7 @@ class Sample:
 def read_samples(directory: RunDirectory, report: EpisodeReport) -> list[Sample]:
     """The kept samples of the episode, [] where none were kept.
 
-    Raises ValueError with file and line for a row that is not one.
+    Raises BadInput with file and line for a row that is not one.
     """
     path = directory.attempt(report.attempt).samples / f"episode-{report.episode:06d}.jsonl"
     if not path.exists():
@@ -40,7 +42,7 @@ def _rows(path: Path, episode: int) -> Iterator[Sample]:
                 row = json.loads(line)
                 yield _sample(row, episode)
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
+                raise BadInput(
                     f"{path}:{number}: expected a JSON object with prompt, completion, reward, advantage and "
                     f"versions, found {line.strip()[:80]!r} ({error})"
                 ) from error

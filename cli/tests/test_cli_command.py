@@ -1,0 +1,80 @@
+"""The command as a shell sees it: instant help, exit codes, messages on stderr."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+VALID = """
+apiVersion: rlhf.dev/v1alpha1
+kind: RLHFJob
+metadata: {name: tiny}
+spec:
+  episodes: 1
+  algorithm: {type: GRPO, optimizer: {learningRate: 1e-6}}
+  models: {actor: {uri: /not/here}}
+  rewards: [{function: "m:f"}]
+  prompts: {uri: /p.jsonl}
+  rollout: {promptsPerEpisode: 4, samplesPerPrompt: 4, maxNewTokens: 4}
+  checkpoint: {storage: {path: /data}}
+"""
+
+
+def rlhfjob(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "rlhf_cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_is_instant() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert rlhfjob("--help").returncode == 0
+        return time.perf_counter() - start
+
+    # The best of some: the machine that tests this does other things too.
+    assert min(seconds() for _ in range(5)) < 0.8
+
+
+@pytest.mark.parametrize("module", ["rlhf_cli.main", "rlhf_cli.validate", "rlhf_cli.history", "rlhf_cli.local_run"])
+def test_nothing_heavy_is_loaded_before_it_is_needed(module: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "ray", "transformers", "kubernetes", "matplotlib", "numpy", "kopf"} & set(loaded)
+
+
+@pytest.mark.parametrize("command", ["validate", "run", "history", "samples"])
+def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
+    shown = rlhfjob(command, "--help")
+    assert shown.returncode == 0
+    assert "130" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "found"),
+    [
+        pytest.param(["validate", "-f", "JOB"], 0, "tiny: valid", id="a valid file"),
+        pytest.param(["validate", "-f", "BAD"], 1, "spec.episodes", id="a file that is not valid"),
+        pytest.param(["validate", "-f", "absent.yaml"], 2, "No such file", id="a file that is not there"),
+        pytest.param(["validate", "-f", "JOB", "--files"], 1, "ModelInvalid", id="a valid file whose model is absent"),
+        pytest.param(["run", "-f", "BAD", "--storage", "DIR"], 2, "spec.episodes", id="run: not valid"),
+        pytest.param(["run", "-f", "JOB"], 2, "--storage", id="run: without --storage"),
+        pytest.param(["run", "-f", "JOB", "--storage", "JOB"], 2, "is no folder", id="run: storage is a file"),
+        pytest.param(["run", "-f", "JOB", "--storage", "DIR", "--name", "x"], 2, "named 'x'", id="run: another name"),
+        pytest.param(["history"], 2, "give the NAME", id="history of nothing"),
+        pytest.param(["history", "-s", "DIR", "-o", "xml"], 2, "xml", id="history in an unknown format"),
+        pytest.param(["samples", "DIR"], 2, "found no run", id="samples of an empty storage"),
+        pytest.param(["nonsense"], 2, "No such command", id="an unknown command"),
+    ],
+)
+def test_exit_codes(tmp_path: Path, words: list[str], code: int, found: str) -> None:
+    (tmp_path / "job.yaml").write_text(VALID, encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text(VALID.replace("episodes: 1", "episodes: none"), encoding="utf-8")
+    (tmp_path / "runs").mkdir()
+    places = {"JOB": "job.yaml", "BAD": "bad.yaml", "DIR": "runs"}
+    ended = rlhfjob(*(str(tmp_path / places[w]) if w in places else w for w in words))
+    text = ended.stdout + ended.stderr
+    assert ended.returncode == code, text
+    assert found in text
+    assert "Traceback" not in text
