@@ -1,5 +1,7 @@
 """Builders of what a pass sees, so that a test names only what matters to it."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -178,3 +180,15 @@ class Given:
 @pytest.fixture
 def given() -> Given:
     return Given()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Waits until a condition holds, at most 5 s."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 -- the code under test has no event to wait for
+                await asyncio.sleep(0.002)
+
+    return wait
