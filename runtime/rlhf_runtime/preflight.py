@@ -12,7 +12,7 @@ from rlhf_api.run import RunConfig
 
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.model_folder import ModelFolder, model_folder
-from rlhf_runtime.prompt_rows import load_rows
+from rlhf_runtime.prompt_rows import column_names, load_rows
 from rlhf_runtime.prompts import Prompt, PromptSet, TrainingPrompts, encoder, held_out_prompts, training_rows
 from rlhf_runtime.rewards import RewardRunner
 from rlhf_runtime.run_directory import RunDirectory
@@ -48,16 +48,16 @@ def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
 def check_files(config: RunConfig) -> Preflight:
     """The checks that need no storage. Raises RunFailure for the first that fails."""
     model = model_folder(config.actor.uri, "models.actor")
-    tokenizer = load_tokenizer(config.actor.uri, model)
-    encode = encoder(tokenizer)
     held_out_rows = load_rows(config.evaluation, "evaluation") if config.evaluation is not None else []
     rows, taken_out = training_rows(config.prompts, held_out_rows)
+    with RewardRunner(config.rewards) as rewards:
+        for columns in {column_names(some) for some in (rows, held_out_rows) if some}:
+            rewards.check_importable(columns)
+    tokenizer = load_tokenizer(config.actor.uri, model)
+    encode = encoder(tokenizer)
     training = PromptSet(rows, encode, config.prompts.max_prompt_tokens)
     held_out = PromptSet(held_out_rows, encode, config.prompts.max_prompt_tokens)
     _check_context(model, max(training.longest, held_out.longest), config.rollout.max_new_tokens)
-    with RewardRunner(config.rewards) as rewards:
-        for columns in {training.columns, held_out.columns} if held_out_rows else {training.columns}:
-            rewards.check_importable(columns)
     return Preflight(
         model=model,
         tokenizer=tokenizer,
@@ -70,8 +70,8 @@ def check_files(config: RunConfig) -> Preflight:
 
 
 def load_tokenizer(uri: str, model: ModelFolder) -> Any:
-    """The model's transformers tokenizer. Raises RunFailure ModelInvalid (permanent)."""
-    # Imported here: it takes seconds, and what else is wrong should be said before.
+    """The transformers tokenizer in the folder of the model at ``uri``. Raises RunFailure ModelInvalid (permanent)."""
+    # Imported here: it takes seconds, and what else is wrong is said before.
     from transformers import AutoTokenizer
 
     try:
@@ -80,21 +80,21 @@ def load_tokenizer(uri: str, model: ModelFolder) -> Any:
         # transformers says that there is no tokenizer, or a broken one, by many kinds of exception.
         raise RunFailure(
             MODEL_INVALID,
-            f"models.actor.uri: no tokenizer can be loaded from {model.path}: {str(error).splitlines()[0]}",
+            f"models.actor.uri: {uri}: no tokenizer can be loaded from {model.path}: {str(error).splitlines()[0]}",
             permanent=True,
         ) from error
     if tokenizer.eos_token_id is None:
         raise RunFailure(
             MODEL_INVALID,
-            f"models.actor.uri: the tokenizer in {model.path} has no end-of-sequence token, so no completion "
+            f"models.actor.uri: {uri}: the tokenizer in {model.path} has no end-of-sequence token, so no completion "
             "could end; set eos_token in its tokenizer_config.json",
             permanent=True,
         )
     if model.vocabulary is not None and len(tokenizer) > model.vocabulary:
         raise RunFailure(
             MODEL_INVALID,
-            f"models.actor.uri: the tokenizer in {model.path} has {len(tokenizer)} tokens, the model's embedding "
-            f"{model.vocabulary} (vocab_size in config.json): they do not belong together",
+            f"models.actor.uri: {uri}: the tokenizer in {model.path} has {len(tokenizer)} tokens, the model's "
+            f"embedding {model.vocabulary} (vocab_size in config.json): they do not belong together",
             permanent=True,
         )
     return tokenizer

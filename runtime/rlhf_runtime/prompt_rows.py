@@ -4,7 +4,7 @@ import codecs
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,6 +45,11 @@ def load_rows(source: PromptSource, field: str) -> list[PromptRow]:
     if not rows:
         raise RunFailure(DATASET_EMPTY, f"{field}: 0 rows in {origin}, expected at least 1", permanent=True)
     return rows
+
+
+def column_names(rows: Iterable[PromptRow]) -> tuple[str, ...]:
+    """Names of the columns that any of the rows has, sorted: what reward functions get."""
+    return tuple(sorted({name for row in rows for name in row.columns}))
 
 
 def _file_rows(uri: str, key: str, field: str) -> Iterator[PromptRow]:

@@ -15,7 +15,7 @@ from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID
 from rlhf_api.spec import PromptSource
 
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.prompt_rows import PromptRow, load_rows
+from rlhf_runtime.prompt_rows import PromptRow, column_names, load_rows
 
 #: Held-out prompts have indices from here on, so that no draw of theirs is keyed like one of a training prompt.
 HELD_OUT_INDEX = 1 << 48
@@ -54,7 +54,7 @@ class PromptSet:
     def __init__(self, rows: Sequence[PromptRow], encode: Encode, max_tokens: int) -> None:
         self._rows = rows
         self._encode = encode
-        self.columns = tuple(sorted({key for row in rows for key in row.columns}))
+        self.columns = column_names(rows)
         """Names of the columns that reward functions get."""
         self.longest = max(self._lengths(max_tokens), default=0)
         """Tokens of the longest prompt."""
