@@ -14,6 +14,7 @@ from rich.table import Table
 from rlhf_api.status import EpisodeReport
 
 from rlhf_cli.exits import BadInput
+from rlhf_cli.harmless import harmless
 from rlhf_cli.run_folder import the_run
 from rlhf_cli.samples import Sample, read_samples
 
@@ -69,9 +70,7 @@ def samples_text(samples: Sequence[Sample]) -> str:
 
 
 def _indented(label: str, text: str) -> str:
-    # Control characters of a model's output must not reach the terminal as commands.
-    lines = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in text.split("\n")]
-    return f"  {label:<11}" + ("\n" + " " * 13).join(lines) + "\n"
+    return f"  {label:<11}" + ("\n" + " " * 13).join(harmless(text).split("\n")) + "\n"
 
 
 def _samples_json(samples: Sequence[Sample]) -> str:

@@ -36,6 +36,16 @@ class SamplesFormat(StrEnum):
     JSON = "json"
 
 
+#: One line a paragraph: typer keeps the line breaks of a docstring.
+_RUN_HELP = (
+    "Run a job on this machine: the same runtime as in a cluster, on a Ray of its own.\n\n"
+    "ConfigMaps are read from the same files. Every other reference to the cluster is refused, by its path.\n\n"
+    "The run's folder is STORAGE/NAMESPACE/NAME-ID, the same every time: the command again resumes an unfinished "
+    "run from its newest checkpoint, and says where the results of a finished one are.\n\n"
+    "Ctrl-C stops after the episode in training, with a checkpoint; a second Ctrl-C ends everything at once."
+)
+
+
 @app.command(epilog=EXIT_CODES_HELP)
 def validate(
     file: Annotated[list[Path], typer.Option("--file", "-f", help="A YAML file with RLHFJobs; may be repeated.")],
@@ -60,7 +70,7 @@ def validate(
         raise typer.Exit(code)
 
 
-@app.command(epilog=EXIT_CODES_HELP)
+@app.command(help=_RUN_HELP, epilog=EXIT_CODES_HELP)
 def run(
     file: Annotated[list[Path], typer.Option("--file", "-f", help="A YAML file with an RLHFJob; may be repeated.")],
     storage: Annotated[
@@ -77,13 +87,6 @@ def run(
         typer.Option("--fresh", help="Begin a new run in a folder of its own, beside earlier ones of the same job."),
     ] = False,
 ) -> None:
-    """Run a job on this machine: the same runtime as in a cluster, on a Ray of its own.
-
-    ConfigMaps are read from the same files. Every other reference to the cluster is refused, by its path.
-    The run's folder is STORAGE/NAMESPACE/NAME-ID, the same every time: the command again resumes an unfinished
-    run from its newest checkpoint, and says where the results are of a finished one. Ctrl-C stops after the
-    episode in training, with a checkpoint; a second Ctrl-C ends everything at once.
-    """
     from rlhf_cli.run import run as run_locally
 
     with _errors_told():

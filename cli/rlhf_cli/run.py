@@ -17,6 +17,7 @@ from rlhf_runtime.attempt_result import earlier_success
 
 from rlhf_cli.attempts import after
 from rlhf_cli.exits import FAILED, INTERRUPTED, SUCCEEDED
+from rlhf_cli.harmless import harmless
 from rlhf_cli.history import samples_text
 from rlhf_cli.local_run import LocalRun, choose_run, locked, read_jobs, the_job
 from rlhf_cli.progress import Progress, advanced
@@ -58,9 +59,9 @@ async def _run(chosen: LocalRun, screen: Screen, again: str) -> int:
     if ending == "Stopped":
         print(f"\nStopped: {failure.message}\nResume with:\n  {again}")
         return INTERRUPTED
-    print(f"\nFailed: {failure.reason}: {failure.message}")
+    print(harmless(f"\nFailed: {failure.reason}: {failure.message}"))
     if failure.tail:
-        print(f"\n{failure.tail.rstrip()}")
+        print(harmless(f"\n{failure.tail.rstrip()}"))
     return FAILED
 
 

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rlhf_cli.harmless import harmless
 from rlhf_cli.progress import Progress, long_waits, news, remaining, sparkline
 
 #: Rows of the live table.
@@ -56,7 +57,7 @@ class PlainScreen:
         self._shown = progress
 
     def say(self, line: str) -> None:
-        self._console.file.write(line.rstrip("\n") + "\n")
+        self._console.file.write(harmless(line).rstrip("\n") + "\n")
         self._console.file.flush()
 
     def close(self) -> None:
@@ -76,7 +77,7 @@ class LiveScreen:
         self._progress = progress
 
     def say(self, line: str) -> None:
-        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._live.console.print(harmless(line), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._live.stop()

@@ -126,7 +126,7 @@ def test_a_completion_cannot_command_the_terminal(
 ) -> None:
     write_samples(write_run(), 1, 3, row(completion="a\x1b[2Jb\nc\x07"))
     show_samples(tmp_path, 3, 8, "text")
-    assert "  completion a\\x1b[2Jb\n             c\\x07\n" in printed(capsys)
+    assert "  completion ab\n             c\\x07\n" in printed(capsys)
 
 
 def test_a_bad_sample_line_is_named(tmp_path: Path, write_run: WriteRun) -> None:
