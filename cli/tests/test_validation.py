@@ -339,6 +339,22 @@ def test_a_rule_that_cannot_be_evaluated_adds_nothing_to_the_problem_that_explai
     ]
 
 
+def test_a_number_is_a_double_to_a_rule_also_where_it_is_whole() -> None:
+    rule = {"rule": "self.weight * 2.0 <= 4.0 && self.counts.all(c, c % 2 == 0)", "message": "too much"}
+    schema = {
+        "x-kubernetes-validations": [rule],
+        "properties": {"weight": {"type": "number"}, "counts": {"items": {"type": "integer"}}},
+    }
+    assert list(broken_rules({"weight": 2, "counts": [2, 4]}, schema, set())) == []
+    assert list(broken_rules({"weight": 3, "counts": [2, 4]}, schema, set())) == [((), "too much")]
+
+
+def test_a_rule_without_a_value_is_broken_as_it_is_for_the_server() -> None:
+    schema = {"x-kubernetes-validations": [{"rule": "8 % self.count == 0", "message": "must divide 8"}]}
+    [(path, message)] = broken_rules({"count": 0}, schema, set())
+    assert (path, message) == ((), "must divide 8 (the rule has no value: modulo by zero in CEL expression)")
+
+
 def test_a_long_value_is_cut_in_a_message() -> None:
     [problem] = validate(document(VALID.replace("episodes: 5", f"episodes: {'x' * 5000}")))
     assert len(problem.message) < 200

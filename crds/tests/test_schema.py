@@ -115,6 +115,15 @@ def test_nothing_is_in_the_schema_that_the_validator_does_not_understand() -> No
     assert {path: keys for path, keys in strange.items() if keys} == {}
 
 
+def test_patterns_mean_the_same_to_the_server_to_python_and_to_pydantic() -> None:
+    """They differ in what \\w, \\d and \\s are, and in what $ is before the end."""
+    patterns = [node["pattern"] for _, node in nodes(object_schema()) if "pattern" in node]
+    assert [
+        pattern for pattern in patterns if re.search(r"\\[wdsbWDSB]", pattern) or not re.match(r"\^.*\$$", pattern)
+    ] == []
+    assert [pattern for pattern in patterns if "$" in pattern[:-1] or "^" in pattern[1:]] == []
+
+
 def test_every_value_is_bounded_so_that_rules_have_a_bounded_cost() -> None:
     unbounded = []
     for path, node in nodes(object_schema()):
