@@ -85,7 +85,8 @@ class ReportServer:
         """
         if not self._token and host != LOOPBACK:
             raise CannotListen(f"without a token the report endpoint listens on {LOOPBACK} only, found {host or 'all'}")
-        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
+        # A poll whose reader is gone does not wait on.
+        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)

@@ -113,7 +113,12 @@ class Supervisor:
         await _stored(self._directory.write, folder.config, content)
 
     async def _supervise(self) -> Failure | None:
-        coordinator = await CoordinatorProcess.start(self.config, self._command)
+        try:
+            coordinator = await CoordinatorProcess.start(self.config, self._command)
+        except OSError as error:
+            raise RunFailure(
+                COORDINATOR_CRASHED, f"the coordinator cannot be started: {error}", permanent=False
+            ) from error
         self._coordinator = coordinator
         try:
             await coordinator.send(Settings(settings=self._settings))

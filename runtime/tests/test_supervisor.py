@@ -405,15 +405,23 @@ async def test_a_long_poll_waits_for_a_change_and_no_longer_than_asked(tmp_path:
 async def test_waiting_polls_are_bounded(tmp_path: Path) -> None:
     async with running(config(tmp_path), "never_runs") as supervisor:
         report = await supervisor.until(lambda report: bool(report.waits))
-        query = {"revision": str(report.revision), "wait": "3"}
 
-        async def poll() -> int:
+        async def poll(wait: int) -> int:
+            query = {"revision": str(report.revision), "wait": str(wait)}
             url = f"{supervisor.url}/v1/report"
             async with supervisor.session.get(url, params=query, headers=AUTHORISED) as answer:
                 return answer.status
 
-        statuses = await asyncio.gather(*(poll() for _ in range(40)))
-    assert (statuses.count(200), statuses.count(429)) == (32, 8)
+        statuses = await asyncio.gather(*(poll(3) for _ in range(40)))
+        assert (statuses.count(200), statuses.count(429)) == (32, 8)
+        # Readers that went away do not count.
+        left = [asyncio.create_task(poll(30)) for _ in range(32)]
+        await asyncio.sleep(0.5)
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0.5)
+        assert await poll(1) == 200
 
 
 async def test_a_storage_that_cannot_be_written_is_said_by_the_report(tmp_path: Path) -> None:
