@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from generated_specs import Generated, bases, generated
+from generated_specs import generated
 from kube import ROOT, JsonObject, Kubectl, eventually
 from kubernetes import client, config
 from rlhf_api.crd import COLUMNS, WIDE_COLUMNS, object_schema
@@ -17,6 +17,8 @@ from rlhf_api.job import GROUP, PLURAL, VERSION
 from rlhf_api.status import RLHFJobStatus
 from rlhf_cli.manifest import Document, parse_manifest
 from rlhf_cli.validation import load_job, validate
+from rule_cases import Generated
+from valid_jobs import bases
 
 NAMESPACE = "rlhf-api"
 _WHERE = {"group": GROUP, "version": VERSION, "namespace": NAMESPACE, "plural": PLURAL}

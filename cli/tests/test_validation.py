@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generated_specs import Generated, bases, generated
+from generated_specs import generated
 from pydantic import ValidationError
 from rich.console import Console
 from rlhf_api.crd import object_schema
 from rlhf_api.job import RLHFJob
-from rlhf_cli.manifest import Document, FieldPath, parse_manifest
+from rlhf_cli.manifest import Document, FieldPath, parse_manifest, read_manifest
 from rlhf_cli.rules import broken_rules
 from rlhf_cli.structural import defaulted, field_schema, unknown_fields, violations
 from rlhf_cli.validate import validate as validate_files
-from rlhf_cli.validation import InvalidJob, load_job, validate
+from rlhf_cli.validation import InvalidJob, is_job, load_job, validate
+from rule_cases import Generated
+from valid_jobs import bases
 
 SCHEMA = object_schema()
+SAMPLES = sorted((Path(__file__).resolve().parents[2] / "manifests" / "samples").glob("*.yaml"))
 GENERATED = generated()
 
 VALID = """\
@@ -379,6 +382,15 @@ def test_an_invalid_job_is_not_loaded() -> None:
     with pytest.raises(InvalidJob) as refused:
         load_job(document(VALID.replace("episodes: 5", "episodes: 0")))
     assert str(refused.value) == "job:5: spec.episodes: found 0, expected at least 1"
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_every_sample_is_valid(path: Path) -> None:
+    assert [problem for document in read_manifest(path) if is_job(document) for problem in validate(document)] == []
+
+
+def test_there_are_samples_with_jobs() -> None:
+    assert sum(is_job(document) for path in SAMPLES for document in read_manifest(path)) >= 2
 
 
 def parsed(item: Generated) -> Document:

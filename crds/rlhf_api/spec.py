@@ -18,7 +18,6 @@ _ABSOLUTE_OR_PACKAGE = (
     "must be an absolute path or package://PACKAGE/PATH",
 )
 Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_ABSOLUTE_OR_PACKAGE))]
-AbsolutePath = Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+/?$")]
 EnvName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
 _IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 FunctionPath = Annotated[
@@ -270,7 +269,9 @@ class Storage(ApiModel):
 
     persistent_volume_claim: PersistentVolumeClaim | None = None
     """A claim that the operator mounts into every pod of the job. Default none."""
-    path: AbsolutePath | None = None
+    path: (
+        Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+/?$")] | None
+    ) = None
     """An absolute path that the roles' templates mount into every pod. Default none, 2 to 1024 characters."""
 
 
@@ -366,8 +367,8 @@ class Code(ApiModel):
     config_map: LocalObjectReference | None = None
     """A ConfigMap whose keys are file names (`rewards.py`). It is copied when the job starts; its hash is in
     status. Default none."""
-    path: AbsolutePath | None = None
-    """An absolute path in the image or on a mounted volume. Default none, 2 to 1024 characters."""
+    path: Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/[^:\x00-\x1f]+$")] | None = None
+    """An absolute path, without a colon, in the image or on a mounted volume. Default none, 2 to 1024 characters."""
 
 
 _RAY_WITH_HTTP_PROBES = (

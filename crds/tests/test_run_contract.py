@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from generated_specs import bases, generated
+from generated_specs import generated
 from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Failure, LiveSettings, Report, RoleReport, RunConfig, Wait, run_config, run_directory
 from rlhf_api.schema import ApiModel
 from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
+from valid_jobs import bases
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

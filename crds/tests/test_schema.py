@@ -121,7 +121,7 @@ def test_patterns_mean_the_same_to_the_server_to_python_and_to_pydantic() -> Non
     assert [
         pattern for pattern in patterns if re.search(r"\\[wdsbWDSB]", pattern) or not re.match(r"\^.*\$$", pattern)
     ] == []
-    assert [pattern for pattern in patterns if "$" in pattern[:-1] or "^" in pattern[1:]] == []
+    assert [pattern for pattern in patterns if "$" in pattern[:-1] or "^" in pattern[1:].replace("[^", "")] == []
 
 
 def test_every_value_is_bounded_so_that_rules_have_a_bounded_cost() -> None:

@@ -1,0 +1,167 @@
+"""Jobs for rules across fields, for names, and for the object around the spec: written by hand, allowed and not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from valid_jobs import ABSENT, BASE, Json, Path, changed, merged
+
+_SECRET_KEY = {"secretKeyRef": {"name": "a", "key": "b"}}
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One object to create, and what it is for."""
+
+    name: str
+    """A sentence: what was done to a valid job."""
+    document: Json
+    allowed: bool | None
+    """Whether it is meant to be valid; None for a mixture, where only the two verdicts count."""
+    place: Path = ()
+    """Where it differs from the valid job."""
+
+
+def rule_cases() -> Iterator[Generated]:
+    """Each rule across fields, on its edge and over it."""
+    pair: dict[str, tuple[Path, Any, Any]] = {
+        "prompts": (("spec", "prompts"), {"uri": "/a"}, {"reasoningGym": {"task": "chain_sum", "size": 1}}),
+        "evaluation": (("spec", "evaluation"), {"uri": "/a"}, {"reasoningGym": {"task": "chain_sum", "size": 1}}),
+        "storage": (
+            ("spec", "checkpoint", "storage"),
+            {"path": "/a"},
+            {"persistentVolumeClaim": {"claimName": "a"}},
+        ),
+        "env": (
+            ("spec", "runtime", "env", 0),
+            {"value": "a"},
+            {"valueFrom": _SECRET_KEY},
+        ),
+        "valueFrom": (
+            ("spec", "runtime", "env", 1, "valueFrom"),
+            _SECRET_KEY,
+            {"configMapKeyRef": {"name": "a", "key": "b"}},
+        ),
+        "envFrom": (("spec", "runtime", "envFrom", 0), {"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}),
+        "code": (("spec", "runtime", "code"), {"path": "/a"}, {"configMap": {"name": "a"}}),
+    }
+    for name, (place, one, other) in pair.items():
+        common = {"name": "A"} if name == "env" else {}
+        for text, value, allowed in (
+            ("first alternative", one, True),
+            ("second alternative", other, True),
+            ("both alternatives", one | other, False),
+            ("no alternative", {}, False),
+            ("one alternative and the other null", one | dict.fromkeys(other), True),
+        ):
+            yield Generated(f"{name}: {text}", changed(BASE, place, common | value), allowed, place)
+    for prompts, trainers, minibatches, allowed in (
+        (12, 2, 3, True),
+        (12, 3, 4, True),
+        (12, 5, 1, False),
+        (12, 3, 3, False),
+        (1, 1, 2, False),
+    ):
+        change = {
+            "rollout": {"promptsPerEpisode": prompts},
+            "trainers": {"replicas": trainers},
+            "algorithm": {"minibatches": minibatches},
+        }
+        name = f"{prompts} prompts over {trainers} trainers and {minibatches} minibatches"
+        yield Generated(name, merged(BASE, {"spec": change}), allowed, ("spec", "rollout", "promptsPerEpisode"))
+    for capacity, allowed in ((32, True), (31, False)):
+        place = ("spec", "buffer", "capacity")
+        yield Generated(f"a buffer of {capacity} for 32 samples", changed(BASE, place, capacity), allowed, place)
+    for batch, allowed in ((4, True), (3, False)):
+        place = ("spec", "makers", "maxBatchSamples")
+        yield Generated(f"a batch of {batch} for groups of 4", changed(BASE, place, batch), allowed, place)
+    for version, allowed in (
+        ("2.52.9", False),
+        ("2.53.0", True),
+        ("2.100.1", True),
+        ("3.0.0", True),
+        ("10.1.0", True),
+        ("1.99.0", False),
+        ("2.6.0", False),
+    ):
+        place = ("spec", "runtime", "rayVersion")
+        yield Generated(f"Ray {version}", changed(BASE, place, version), allowed, place)
+    for uri, allowed in (
+        ("/a", True),
+        ("/", False),
+        ("a/b", False),
+        ("package://a.b/c", True),
+        ("package://a", False),
+        ("hf://a/b", False),
+        ("https://example.com/a", False),
+        ("/a\nb", True),
+    ):
+        place = ("spec", "models", "actor", "uri")
+        yield Generated(f"model {uri!r}", changed(BASE, place, uri), allowed, place)
+
+
+def metadata_cases() -> Iterator[Generated]:
+    """Names and other metadata."""
+    for name, allowed in (
+        ("a", True),
+        ("a" * 47, True),
+        ("a" * 48, False),
+        ("a" * 254, False),
+        ("a-1", True),
+        ("1a", False),
+        ("a.b", False),
+        ("A", False),
+        ("a-", False),
+        ("a_b", False),
+        ("é", False),
+        ("", False),
+        (3, False),
+        (None, False),
+        (ABSENT, False),
+    ):
+        place = ("metadata", "name")
+        shown = "absent" if name is ABSENT else repr(name)
+        yield Generated(f"name {shown}", changed(BASE, place, name), allowed, place)
+    for entries, allowed in (
+        ({"a": "b", "example.com/A_b.c": ""}, True),
+        ({"a": None}, True),
+        ({"a": 3}, False),
+        ({"a": True}, False),
+        ({"a": "-b"}, False),
+        ({"a": "b" * 64}, False),
+        ({"a b": "c"}, False),
+        ({"a/b/c": "d"}, False),
+        ({"Example.com/a": "b"}, False),
+        ({"": "b"}, False),
+        ({"k" * 64: "b"}, False),
+        (["a"], False),
+    ):
+        place = ("metadata", "labels")
+        yield Generated(f"labels {entries!r}", changed(BASE, place, entries), allowed, place)
+    for entries, allowed in (
+        ({"Example.com/A": "b\n"}, True),
+        ({"a": 3}, False),
+        ({"a b": "c"}, False),
+        ({"a": "x" * 262_144}, False),
+    ):
+        place = ("metadata", "annotations")
+        text = repr(entries)[:40]
+        yield Generated(f"annotations {text}", changed(BASE, place, entries), allowed, place)
+    place = ("metadata", "nmae")
+    yield Generated("unknown metadata", changed(BASE, place, "a"), False, place)
+
+
+def whole_cases() -> Iterator[Generated]:
+    """The object around the spec."""
+    for place, value, allowed in (
+        (("spec",), ABSENT, False),
+        (("spec",), None, False),
+        (("spec",), {}, False),
+        (("spec",), [], False),
+        (("sepc",), {}, False),
+        (("status",), {"phase": "Running"}, True),
+        (("status",), {"phase": 3, "episodes": "x"}, True),
+        (("status",), {"unknownField": 3}, False),
+    ):
+        text = "absent" if value is ABSENT else repr(value)
+        yield Generated(f"{place[0]} {text}", changed(BASE, place, value), allowed, place)
