@@ -239,7 +239,19 @@ def _scalars() -> list[str]:
     numbers = [sign + body for sign in ("", "+", "-") for body in bodies.split()]
     words = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "nan", "inf"]
     cases = [form for word in words for form in (word, word.title(), word.upper(), word[:-1] + word[-1].upper())]
-    others = ["~", "2001-01-01", "2001-01-01T00:00:00Z", "12:30:45.5", "=", "!!str 1", "!!float 3", "'on'"]
+    others = [
+        "1" + "0" * 400,
+        "0xFFFFFFFFFFFFFFFFFF",
+        "07777777777777777777777777",
+        "~",
+        "2001-01-01",
+        "2001-01-01T00:00:00Z",
+        "12:30:45.5",
+        "=",
+        "!!str 1",
+        "!!float 3",
+        "'on'",
+    ]
     return [*numbers, *cases, *others]
 
 

@@ -32,6 +32,9 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _INTEGER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
+#: Nothing longer fits 64 bits, in any base, unless it is padded.
+_LONGEST_INTEGER = 80
 
 
 class _Loader(yaml.SafeLoader):
@@ -87,6 +90,8 @@ def parse_manifest(content: bytes, file: str) -> list[Document]:
     except yaml.reader.ReaderError as error:
         number = content[: error.position].count(b"\n") + 1
         raise ManifestError(f"{file}:{number}: not YAML: {error.reason} (#x{_code(error.character):02x})") from error
+    except RecursionError as error:
+        raise ManifestError(f"{file}: nested too deep to be a manifest") from error
     return [
         document
         for node in nodes
@@ -222,8 +227,10 @@ def _plain(text: str) -> Any:
     if not text.startswith(_NUMERIC):
         return _text(text)
     digits = text if text.startswith(".") else text.replace("_", "")
-    if _INTEGER.fullmatch(digits):
-        return _number(int(_with_octal_prefix(digits), 0))
+    if len(digits) <= _LONGEST_INTEGER and _INTEGER.fullmatch(digits):
+        whole = int(_with_octal_prefix(digits), 0)
+        if whole in _INT64 or whole in _UINT64:
+            return _number(whole)
     if _FLOAT.fullmatch(digits) and math.isfinite(float(digits)):
         return _number(float(digits))
     return _text(text)

@@ -53,6 +53,9 @@ def one(text: str) -> Document:
         ("9223372036854775808", 9.223372036854775807e18),
         ("123456789012345678901234567890", 1.2345678901234568e29),
         ("1e20", 1e20),
+        ("1" + "0" * 400, "1" + "0" * 400),
+        ("0xFFFFFFFFFFFFFFFFFF", "0xFFFFFFFFFFFFFFFFFF"),
+        ("07777777777777777777777777", 7777777777777777777777777.0),
         ("1e-400", 0),
         ("!!float 3", 3),
         ('!!int "3"', 3),
@@ -173,6 +176,11 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as refused:
         read_manifest(tmp_path / "job.yaml")
     assert str(refused.value) == f"{tmp_path}/job.yaml: No such file or directory"
+
+
+def test_a_file_nested_without_end_is_an_error() -> None:
+    with pytest.raises(ManifestError, match=r"^a\.yaml: nested too deep to be a manifest$"):
+        one("a: " + "[" * 5000 + "]" * 5000)
 
 
 def test_aliases_cannot_multiply_without_end() -> None:
