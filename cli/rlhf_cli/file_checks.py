@@ -14,19 +14,26 @@ from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
 from rlhf_runtime.lifeline import PYTHON
 
 from rlhf_cli.exits import FAILED, SUCCEEDED, BadInput
-from rlhf_cli.local_run import choose_run, read_jobs
+from rlhf_cli.local_job import local_uid, localize
+from rlhf_cli.local_run import LocalRun, read_jobs
+from rlhf_cli.run_folder import RunFolder
 
 #: Longest check of one job's files, seconds.
 CHECK_SECONDS = 600
 
 
-def check(files: Sequence[Path]) -> int:
-    """Check what every job of the files names; prints a line for each, returns the exit code. Raises BadInput."""
+def check(files: Sequence[Path], storage: Path | None) -> int:
+    """Check what every job of the files names; prints a line for each, returns the exit code. Raises BadInput.
+
+    `storage` takes the place of the jobs' checkpoint storage, for the files that are in it; nothing is written there.
+    """
     jobs, config_maps = read_jobs(files)
     code = SUCCEEDED
     for job in jobs:
-        with tempfile.TemporaryDirectory(prefix="rlhf-") as storage:
-            run = choose_run(job, config_maps, Path(storage), fresh=False)
+        with tempfile.TemporaryDirectory(prefix="rlhf-") as scratch:
+            place = storage.resolve() if storage is not None else Path(scratch)
+            local = localize(job, config_maps, place, local_uid(job.namespace, job.name, 0))
+            run = LocalRun(local=local, storage=place, folder=RunFolder(Path(scratch)))
             config = run.config(1).model_dump_json(by_alias=True, exclude_none=True)
             environment = {**run.environment(os.environ), RUN_CONFIG_ENV: config}
             command = [*PYTHON, "-m", "rlhf_cli.file_checks"]

@@ -57,6 +57,9 @@ def validate(
             "tokenizer, prompts, reward functions. They must be reachable from here.",
         ),
     ] = False,
+    storage: Annotated[
+        Path | None, typer.Option("--storage", help="With --files: a folder in place of the jobs' checkpoint storage.")
+    ] = None,
 ) -> None:
     """Check files by the rules of the API server, offline: schema, defaults, cross-field rules, by line."""
     from rlhf_cli.validate import validate as validate_files
@@ -66,7 +69,7 @@ def validate(
         if code == 0 and files:
             from rlhf_cli.file_checks import check
 
-            code = check(file)
+            code = check(file, storage)
         raise typer.Exit(code)
 
 
@@ -87,9 +90,12 @@ def run(
         typer.Option("--fresh", help="Begin a new run in a folder of its own, beside earlier ones of the same job."),
     ] = False,
 ) -> None:
-    from rlhf_cli.run import run as run_locally
+    from rlhf_cli.installed import require_runtime
 
     with _errors_told():
+        require_runtime()
+        from rlhf_cli.run import run as run_locally
+
         raise typer.Exit(run_locally(file, storage, name, fresh=fresh))
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from rlhf_api.run import Report
 from rlhf_api.status import EpisodeReport
 from rlhf_runtime.attempt_result import read_result
+from rlhf_runtime.checkpoint import Checkpoints
 
-from rlhf_cli.run_folder import RunFolder, installed_versions
+from rlhf_cli.installed import installed_versions
+from rlhf_cli.run_folder import RunFolder
 from rlhf_cli.run_record import RunRecord
 from rlhf_cli.samples import Sample, read_samples, telling
 
@@ -33,7 +35,7 @@ def write_results(run: RunFolder) -> Results:
     """Write plot and report of a run that has begun; nothing where no episode was trained."""
     last = last_report(run)
     episodes = run.episodes()
-    model, checkpoint = _path(last.final_model if last else None), _path(last.latest_checkpoint if last else None)
+    model, checkpoint = Path(last.final_model) if last and last.final_model else None, newest_checkpoint(run)
     if not episodes:
         return Results(model=model, checkpoint=checkpoint, plot=None, report=None, samples=())
     from rlhf_cli.plot import write_plot
@@ -46,6 +48,15 @@ def write_results(run: RunFolder) -> Results:
     run.directory.write(run.directory.path / report.name, html(record).encode())
     shown = [s for s in record.samples if s.episode == episodes[-1].episode]
     return Results(model=model, checkpoint=checkpoint, plot=plot, report=report, samples=telling(shown, 3))
+
+
+def newest_checkpoint(run: RunFolder) -> Path | None:
+    """What the next attempt would resume from. By what is in the folder: a report may have come before the last one."""
+    config = run.config()
+    if config is None:
+        return None
+    newest = Checkpoints(run.directory, config.attempt, config.checkpoint_keep).newest()
+    return newest[0] if newest is not None else None
 
 
 def last_report(run: RunFolder) -> Report | None:
@@ -92,7 +103,3 @@ def _chosen_samples(run: RunFolder, episodes: Sequence[EpisodeReport]) -> list[S
     kept = [e for e in episodes if read_samples(directory, e)]
     chosen = sorted({0, len(kept) // 2, len(kept) - 1}) if kept else []
     return [s for i in chosen for s in telling(read_samples(directory, kept[i]), _SAMPLES)]
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

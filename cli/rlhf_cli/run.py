@@ -27,7 +27,7 @@ from rlhf_cli.supervised import Interrupts, run_attempt
 
 
 def run(files: Sequence[Path], storage: Path, name: str | None, *, fresh: bool) -> int:
-    """Run the job of the files on this machine; returns the exit code. Raises BadInput, Unavailable."""
+    """Run the job of the files on this machine; returns the exit code. Raises BadInput."""
     jobs, config_maps = read_jobs(files)
     chosen = choose_run(the_job(jobs, name), config_maps, storage, fresh=fresh)
     console = Console()

@@ -1,8 +1,6 @@
 """Run folders on this machine: finding them, and reading back what a run wrote into one."""
 
-import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,9 +10,6 @@ from rlhf_runtime.journal import history
 from rlhf_runtime.run_directory import DamagedFile, RunDirectory
 
 from rlhf_cli.exits import BadInput
-
-#: Packages whose versions decide what a run computes.
-_PACKAGES = ("rlhfjob", "ray", "torch", "transformers", "reasoning-gym", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +78,3 @@ def the_run(path: Path, name: str | None = None, namespace: str | None = None) -
         )
     listed = "\n  ".join(str(r.path) for r in runs)
     raise BadInput(f"{path}: found {len(runs)} runs, give one of them:\n  {listed}")
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of what computes a run here; what is not installed is left out. Imports none of it."""
-    versions = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions

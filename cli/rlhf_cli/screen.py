@@ -92,7 +92,7 @@ def rendered(progress: Progress, now: datetime) -> RenderableType:
     if progress.episodes:
         rewards = [e.reward for e in progress.episodes]
         parts.append(Text(f"reward  {sparkline(rewards, 48)}  {rewards[0]:.3f} → {rewards[-1]:.3f}", style="cyan"))
-        parts.append(_table(progress))
+        parts += ["", _table(progress), ""]
     parts.append(_state(progress, now))
     return Group(*parts)
 
@@ -102,7 +102,13 @@ def _bar(progress: Progress, now: datetime) -> Table:
     left = remaining(progress)
     grid.add_row(
         Text(progress.name, style="bold"),
-        ProgressBar(total=max(1, progress.planned), completed=progress.done, width=36),
+        ProgressBar(
+            total=max(1, progress.planned),
+            completed=progress.done,
+            width=36,
+            complete_style="cyan",
+            finished_style="green",
+        ),
         f"{progress.done}/{progress.planned} episodes",
         Text(_clock(now - progress.started), style="dim"),
         Text(f"about {_clock(left)} left" if left else "", style="dim"),

@@ -133,7 +133,7 @@ class _Supervisor:
                 last = reading.result()
                 await asyncio.wait({exited}, timeout=EXIT_SECONDS)
                 return last.failure
-            return self._failure_of(exited.result())
+            return self._failure_of(exited.result(), stopped=stop.is_set())
         except TimeoutError as error:
             return Failure(reason=COORDINATOR_CRASHED, message=str(error), permanent=False, tail=self._tail())
         finally:
@@ -176,13 +176,16 @@ class _Supervisor:
         await stop.wait()
         self._process.signal(signal.SIGTERM)
 
-    def _failure_of(self, code: int) -> Failure | None:
+    def _failure_of(self, code: int, *, stopped: bool) -> Failure | None:
         """Why an attempt failed whose supervisor ended unheard: by its result, else by its process."""
         result = read_result(self._directory, self._config.attempt)
         if result is not None:
             return result.report.failure
         if code == ExitCode.SUCCEEDED:
             return None
+        if stopped:
+            message = "ended before the attempt had begun; the next one resumes from the newest checkpoint"
+            return Failure(reason=STOPPED, message=message, permanent=False)
         return Failure(
             reason=COORDINATOR_CRASHED,
             message=f"the supervisor ended with {describe_exit(code)} before its last report; its log: {self._log}",
