@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kube import ROOT, STORAGE, JsonObject, Kubectl, documents, eventually
 from rlhf_runtime.journal import history
+from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.trained_groups import trained_groups
 
 EPISODES, PROMPTS, SAMPLES = 12, 16, 4
@@ -80,5 +81,6 @@ def test_the_reward_function_of_the_config_map_was_used_and_its_hash_is_in_statu
     assert len(job["status"]["codeHash"]) == 64
 
 
-def _run_directory(job: dict[str, Any], kubectl: Kubectl) -> Any:
-    return STORAGE / kubectl.namespace / kubectl.namespace / f"recovery-{job['metadata']['uid'][:8]}"
+def _run_directory(job: dict[str, Any], kubectl: Kubectl) -> RunDirectory:
+    uid = job["metadata"]["uid"][:8]
+    return RunDirectory(STORAGE / kubectl.namespace / kubectl.namespace / f"recovery-{uid}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kube import ROOT, STORAGE, Kubectl, eventually
 from rlhf_runtime.journal import history
+from rlhf_runtime.run_directory import RunDirectory
 
 KILLS = 10
 
@@ -78,9 +79,8 @@ def test_accuracy_on_held_out_problems_rises_from_below_06_to_above_08(run: Run)
 
 def test_every_episode_in_status_equals_the_journal(run: Run, kubectl: Kubectl) -> None:
     uid = run.job["metadata"]["uid"][:8]
-    journal = [
-        entry.to_dict() for entry in history(STORAGE / kubectl.namespace / kubectl.namespace / f"addition-{uid}")
-    ]
+    directory = RunDirectory(STORAGE / kubectl.namespace / kubectl.namespace / f"addition-{uid}")
+    journal = [entry.to_dict() for entry in history(directory)]
     episodes = run.job["spec"]["episodes"]
     assert [entry["episode"] for entry in journal] == list(range(1, episodes + 1))
     assert run.status["episodes"] == journal[-10:]
