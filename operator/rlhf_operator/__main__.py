@@ -70,19 +70,24 @@ async def run(settings: Settings) -> None:
     async with await connect(metrics) as kube, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         work = _Work(watched, kube, session, metrics, settings)
         leading = asyncio.create_task(work.lead(), name="leader")
+
+        async def stop() -> None:
+            leading.cancel()
+            await asyncio.wait({leading})
+            await work.release()
+
         endpoint = f"http://0.0.0.0:{settings.health_port}/healthz"
         watching = asyncio.create_task(
-            handlers.watch(watched, work.enqueue, settings.watch_namespaces, endpoint), name="watches"
+            handlers.watch(watched, work.enqueue, stop, settings.watch_namespaces, endpoint), name="watches"
         )
-        try:
-            done, _ = await asyncio.wait({leading, watching}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+        await asyncio.wait({leading, watching}, return_when=asyncio.FIRST_COMPLETED)
+        # Whichever ended first, told to or broken, the other ends with it.
+        watching.cancel()
+        await asyncio.wait({watching})
+        await stop()
+        for task in (leading, watching):
+            if not task.cancelled():
                 task.result()
-        finally:
-            for task in (leading, watching):
-                task.cancel()
-            await asyncio.gather(leading, watching, return_exceptions=True)
-            await work.release()
 
 
 class _Work:
@@ -98,6 +103,7 @@ class _Work:
         self._settings = settings
         self._lease = Lease(kube, settings.namespace, settings.identity)
         self._queue: WorkQueue | None = None
+        self._released = False
 
     def enqueue(self, key: Key) -> None:
         """A follower only remembers what it sees: it looks at every job when it begins to lead."""
@@ -125,7 +131,10 @@ class _Work:
             self._metrics.leader.set(0)
 
     async def release(self) -> None:
-        """Best effort: a lease that is not given back expires."""
+        """Best effort, once: a lease that is not given back expires."""
+        if self._released:
+            return
+        self._released = True
         try:
             async with asyncio.timeout(3):
                 await self._lease.release()

@@ -117,8 +117,8 @@ def _worker_group(job: RLHFJob, group: str, replicas: int, resource: str) -> dic
         "minReplicas": replicas,
         "maxReplicas": replicas,
         "rayStartParams": {
-            # KubeRay pastes the value into a shell command: JSON, in double quotes, in single quotes.
-            "resources": f"'{json.dumps(json.dumps({resource: 1}))}'",
+            # KubeRay pastes the value into a shell command: JSON in double quotes, its own quotes escaped.
+            "resources": json.dumps(json.dumps({resource: 1})),
             "object-store-memory": _object_store(job, group),
         },
         "template": pod_template(job, group),

@@ -4,7 +4,7 @@ Event handlers alone are used: they put no finalizer and no annotation on any ob
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
@@ -78,11 +78,24 @@ def settings() -> kopf.OperatorSettings:
 
 
 async def watch(
-    watched: Watched, enqueue: Callable[[Key], None], namespaces: tuple[str, ...], liveness_endpoint: str
+    watched: Watched,
+    enqueue: Callable[[Key], None],
+    stopping: Callable[[], Awaitable[None]],
+    namespaces: tuple[str, ...],
+    liveness_endpoint: str,
 ) -> None:
-    """Watches until the process is told to end (SIGTERM, SIGINT); no namespaces means all."""
+    """Watches until the process is told to end (SIGTERM, SIGINT); no namespaces means all.
+
+    ``stopping`` is called then, before kopf waits for whatever task is left in the loop.
+    """
+    handlers = registry(watched, enqueue)
+
+    async def stop(**_: Any) -> None:
+        await stopping()
+
+    kopf.on.cleanup(registry=handlers)(stop)
     await kopf.operator(
-        registry=registry(watched, enqueue),
+        registry=handlers,
         settings=settings(),
         clusterwide=not namespaces,
         namespaces=namespaces,

@@ -116,6 +116,8 @@ class Passes:
                 await self._links.acknowledge(key, action)
             case DeleteChildren(cluster):
                 await self._cluster.delete_children(job, cluster)
+                # The watch will say so too, but a pass before that must not do it again.
+                self._watched.clusters.discard((job.namespace, cluster))
 
     async def _write(self, key: Key, raw: Raw, old: RLHFJobStatus, new: RLHFJobStatus) -> float | None:
         """Writes the status if it is due; else says in how many seconds it will be."""
