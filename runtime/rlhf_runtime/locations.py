@@ -13,7 +13,8 @@ def local_path(uri: str) -> Path:
     if separator and scheme == "package":
         package, _, inside = rest.partition("/")
         try:
-            return Path(str(files(package))) / inside
+            # Joined before it is turned into text: a package without __init__.py is several folders at once.
+            return Path(str(files(package).joinpath(inside)))
         except ModuleNotFoundError as error:
             raise ValueError(f"{uri}: there is no Python package {package!r} here") from error
     if separator or not uri.startswith("/"):
