@@ -36,8 +36,16 @@ def ensure(layout: Layout) -> str:
 
 
 def _bootstrap(layout: Layout, archive: Path) -> None:
-    words: list[str | Path] = ["mmdebstrap", "--variant=minbase", "--mode=root", f"--include={','.join(_PACKAGES)}"]
-    words += [f"--aptopt={buildah.apt_settings(layout)}", *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS)]
+    words: list[str | Path] = [
+        "mmdebstrap",
+        "--variant=minbase",
+        "--mode=root",
+        f"--include={','.join(_PACKAGES)}",
+    ]
+    words += [
+        f"--aptopt={buildah.apt_settings(layout)}",
+        *(f"--dpkgopt={option}" for option in _DPKG_OPTIONS),
+    ]
     words += [f"--customize-hook={_FORGET_SETTINGS}", _RELEASE, archive]
     run_logged(words, part="base image", log=layout.build / "base.log", timeout=900)
 

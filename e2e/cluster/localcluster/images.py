@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import base, buildah, node, packages, processes, snapshots
+from . import base, buildah, packages, processes, snapshots
 from .settings import OPERATOR_IMAGE, REPOSITORY, RUNTIME_IMAGE, Layout
-from .shell import ClusterError, say
+from .shell import locked, say
 
 # What the Dockerfile copies; .dockerignore says the same to the builder.
 _INPUTS = (
@@ -43,17 +43,23 @@ IMAGES = (Image("operator", OPERATOR_IMAGE), Image("runtime", RUNTIME_IMAGE))
 
 def update(layout: Layout) -> None:
     """Builds and imports what changed since the last time; nothing to do takes well under a second."""
-    if not processes.alive(layout, "containerd"):
-        raise ClusterError("images: the cluster is not up: run `cluster.py up` first")
     started = time.monotonic()
     packages.require(packages.BUILD_IMAGES, layout.build)
-    inputs = _digest_of_inputs()
-    for image in IMAGES:
-        _build(layout, image, inputs)
-        config, layers = buildah.config_and_layers(layout, image.local)
-        if snapshots.publish(layout, image.name, config, layers):
-            say(f"{image.name} is new in the cluster")
+    with locked(layout.cache / "images.lock"):
+        inputs = _digest_of_inputs()
+        for image in IMAGES:
+            _build(layout, image, inputs)
+            _publish(layout, image)
     say(f"images up to date after {time.monotonic() - started:.1f} s")
+
+
+def _publish(layout: Layout, image: Image) -> None:
+    if not processes.alive(layout, "containerd"):
+        say(f"{image.target} image built; the cluster is not up, so call `images` again when it is")
+        return
+    config, layers = buildah.config_and_layers(layout, image.local)
+    if snapshots.publish(layout, image.name, config, layers):
+        say(f"{image.name} is new in the cluster")
 
 
 def _build(layout: Layout, image: Image, inputs: str) -> None:

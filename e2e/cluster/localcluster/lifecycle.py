@@ -1,28 +1,26 @@
 """`up` and `down`: the only two states a cluster is brought to."""
 
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from . import binaries, configs, namespaces, node, packages, pause, pki, processes
 from .settings import Layout
-from .shell import ClusterError, say
+from .shell import ClusterError, locked, say
 
 
 def up(layout: Layout) -> None:
     """Leaves a healthy cluster alone; replaces anything else, whatever ended it, by a new one."""
     if os.geteuid() != 0:
         raise ClusterError("up: needs root, for namespaces, mounts and cgroups")
-    with _locked(layout):
+    with locked(layout.cache / f"{layout.name}.lock"):
         if node.healthy(layout):
             say(f"already up: KUBECONFIG={layout.kubeconfig}")
             return
         started = time.monotonic()
         packages.require(packages.RUN, layout.build)
-        binaries.ensure(layout)
+        with locked(layout.cache / "build.lock"):
+            binaries.ensure(layout)
         built = time.monotonic()
         _clear(layout)
         _start(layout)
@@ -32,7 +30,7 @@ def up(layout: Layout) -> None:
 
 def down(layout: Layout) -> None:
     """Leaves no process, mount, namespace, cgroup, socket or file but the cache; on any state, and if nothing is up."""
-    with _locked(layout):
+    with locked(layout.cache / f"{layout.name}.lock"):
         _clear(layout)
 
 
@@ -60,12 +58,3 @@ def _clear(layout: Layout) -> None:
     shutil.rmtree(layout.state, ignore_errors=True)
     if layout.state.exists():
         raise ClusterError(f"down: {layout.state} cannot be removed")
-
-
-@contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
-    """Two callers at once (a test run and a person, say) take turns instead of starting two halves."""
-    layout.cache.mkdir(parents=True, exist_ok=True)
-    with (layout.cache / f"{layout.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

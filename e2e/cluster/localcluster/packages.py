@@ -43,8 +43,6 @@ def _present(proof: str) -> bool:
 
 
 def _apt(words: Iterable[str], log_folder: Path) -> None:
-    # Debian's containerd package starts a daemon of its own where there is an init system to ask; the
-    # policy below forbids it, and the cluster's own containerd has other folders anyway.
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "-o", "DPkg::Lock::Timeout=120", *words]
     run_logged(command, part="packages", log=log_folder / "apt.log", timeout=600, env=env)

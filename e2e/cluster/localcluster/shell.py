@@ -1,9 +1,11 @@
 """Running commands and waiting, each with a deadline and a failure that says which part failed and why."""
 
+import fcntl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -13,6 +15,15 @@ class ClusterError(Exception):
 
 def say(message: str) -> None:
     print(f"[cluster] {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Callers at the same time (a test run and a person, say) take turns instead of doing two halves."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def tail(log: Path, lines: int = 25) -> str:
