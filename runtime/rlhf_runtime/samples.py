@@ -10,7 +10,7 @@ from rlhf_runtime.workers import GroupSummary
 
 #: Groups shown of each episode: the first ones, which are as random as any, because the order of prompts is.
 SHOWN_GROUPS = 4
-#: Episodes of an attempt whose samples are kept, the newest.
+#: Episodes of an attempt whose samples are kept: the newest, beside the first to compare them with.
 KEPT_EPISODES = 20
 
 _NAME = re.compile(r"^episode-\d{6,}\.jsonl$")
@@ -24,7 +24,7 @@ def is_shown(cursor: int, prompts_per_episode: int) -> bool:
 def write_samples(
     directory: RunDirectory, attempt: AttemptDirectory, episode: int, groups: Iterable[GroupSummary]
 ) -> None:
-    """Write the shown rollouts of an episode (from 1), one a line, and remove those of long ago.
+    """Write the shown rollouts of an episode (from 1), one a line, and remove those between the first and the newest.
 
     A line is an object with prompt, completion, reward, advantage and versions [oldest, newest], and with the
     group's prompt cursor.
@@ -36,5 +36,5 @@ def write_samples(
     ]
     directory.write(attempt.samples / f"episode-{episode:06d}.jsonl", "".join(line + "\n" for line in lines).encode())
     names = [name for name in directory.names(attempt.samples) if _NAME.match(name)]
-    for name in names[:-KEPT_EPISODES]:
+    for name in names[1:-KEPT_EPISODES]:
         directory.delete(attempt.samples / name)
