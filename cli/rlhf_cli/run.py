@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,6 +25,9 @@ from rlhf_cli.progress import Progress, advanced
 from rlhf_cli.results import Results, write_results
 from rlhf_cli.screen import Screen, screen_for
 from rlhf_cli.supervised import Interrupts, run_attempt
+
+#: Longest wait for the last processes of an attempt to let go of its temporary folder, seconds.
+_REMOVE_SECONDS = 10.0
 
 
 def run(files: Sequence[Path], storage: Path, name: str | None, *, fresh: bool) -> int:
@@ -119,10 +123,23 @@ class _Run:
         environment = self._chosen.environment(os.environ)
         failure = await run_attempt(self._chosen.config(attempt), environment, scratch, self.interrupts, self._take)
         if failure is None or self.interrupts.first.is_set():
-            shutil.rmtree(scratch)
+            await self._remove(scratch)
         else:
             self._screen.say(f"Logs of attempt {attempt}: {scratch}")
         return failure
+
+    async def _remove(self, scratch: Path) -> None:
+        """Remove the folder; what was ended at once may still be writing into it for a moment."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while True:
+            try:
+                shutil.rmtree(scratch)
+                return
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    self._screen.say(f"Not removed: {scratch}: {error.strerror}")
+                    return
+            await asyncio.sleep(0.2)
 
     def _take(self, report: Report) -> tuple[int, int]:
         self._show(advanced(self._progress, report))

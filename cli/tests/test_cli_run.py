@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+#: Ray's start takes two seconds on an idle machine and a minute on one that builds other things meanwhile.
+pytestmark = pytest.mark.timeout(1200)
+
 VOCABULARY = ["<pad>", "<eos>", *"0123456789+="]
 
 JOB = """
@@ -34,7 +37,8 @@ kind: RLHFJob
 metadata: {name: tiny}
 spec:
   episodes: 6
-  backoffLimit: 0
+  # A Ray on a busy machine may not start within its own 30 s.
+  backoffLimit: 3
   algorithm: {type: GRPO, optimizer: {learningRate: 1e-2}}
   models: {actor: {uri: /mnt/rlhf/policy}}
   rewards: [{function: "local_rewards:ones"}]
@@ -146,7 +150,7 @@ def read_until(process: "subprocess.Popen[str]", pattern: str) -> str:
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
-    return process.communicate(timeout=200)[0]
+    return process.communicate(timeout=600)[0]
 
 
 def episodes_in(text: str) -> list[int]:
@@ -198,7 +202,7 @@ def test_stopped_resumed_finished_and_finished_again(bench: Bench) -> None:
 def test_a_second_ctrl_c_ends_everything_at_once(bench: Bench) -> None:
     bench.job.write_text(JOB.replace('value: "0.5"', 'value: "50"'), encoding="utf-8")
     process = bench.start()
-    read_until(process, r"^attempt 1: running")
+    read_until(process, r"^attempt \d: running")
     process.send_signal(signal.SIGINT)
     read_until(process, r"^Stopping after the episode")
     started = time.monotonic()
@@ -207,12 +211,13 @@ def test_a_second_ctrl_c_ends_everything_at_once(bench: Bench) -> None:
     assert process.returncode == 130, text
     assert time.monotonic() - started < 15
     assert "Resume with:" in text
-    assert bench.processes() == []
+    until(lambda: not bench.processes(), 10, "processes outlived the command")
+    assert list(bench.scratch.iterdir()) == []
 
 
 def test_killed_outright_it_takes_all_it_started_with_it(bench: Bench) -> None:
     process = bench.start()
-    read_until(process, r"^attempt 1: running")
+    read_until(process, r"^attempt \d: running")
     assert bench.processes() != []
     process.kill()
     process.wait(60)
@@ -228,7 +233,7 @@ def test_killed_outright_it_takes_all_it_started_with_it(bench: Bench) -> None:
     ],
 )
 def test_what_no_attempt_can_cure_fails_at_once_and_says_why(bench: Bench, change: tuple[str, str], found: str) -> None:
-    text = JOB.replace(*change).replace("backoffLimit: 0", "backoffLimit: 5")
+    text = JOB.replace(*change).replace("backoffLimit: 3", "backoffLimit: 5")
     bench.job.write_text(text, encoding="utf-8")
     process = bench.start()
     said = finish(process)
