@@ -69,13 +69,20 @@ class _Actor:
 
     def hello(self, probe: str, threads: int | None) -> tuple[str, int]:
         """Check the storage, set the number of threads (None: all of the pod's CPUs); the pod's name and this pid."""
+        # Ray hides GPUs from an actor that asks for none; an actor here has its pod's to itself.
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        # Threads that wait by spinning take the processors that the other actors of this machine compute on.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
+        from transformers.utils import logging as transformers_logging
 
         from rlhf_runtime.processors import available_processors
 
         pod = os.environ.get(names.POD_NAME_ENV) or f"{os.uname().nodename}/{os.getpid()}"
         RunDirectory(self._config.run_directory).read_probe(probe, pod)
         torch.set_num_threads(threads or available_processors())
+        transformers_logging.disable_progress_bar()
         return pod, os.getpid()
 
     @_beside("health")
@@ -291,6 +298,8 @@ class RayTrainers:
 
     async def _all(self, calls: Sequence[Any]) -> list[Any]:
         """The answers of all ranks, or the best reason for which one has none."""
+        if not calls:
+            return []
         tasks = [asyncio.ensure_future(_awaited(call)) for call in calls]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -71,7 +71,8 @@ class Run:
         directory = self._storage.directory
         if standing.latest_folder is not None:
             log.info("resuming after episode %d from %s", standing.latest_episode, standing.latest_folder)
-        # Ray starts while the files are checked; actors are placed when both are done.
+        # Ray starts while the files are checked; actors are placed when both are done. In a thread of the event
+        # loop's pool, which lives as long as the process: a local Ray ends with the thread that started it.
         connecting = asyncio.ensure_future(asyncio.to_thread(actors.connect, self._config))
         try:
             checked = await asyncio.to_thread(preflight, self._config, directory)

@@ -1,0 +1,245 @@
+"""Real actors on a local Ray: a tiny policy is sampled, scored, trained, synced, killed and resumed.
+
+One Ray serves all tests of this module. It is a process of its own that the runs connect to, as they do to a
+cluster; `rlhfjob run` covers the Ray that the coordinator starts itself.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from rlhf_api import names
+from rlhf_api.run import RunConfig
+from rlhf_runtime import actors
+from rlhf_runtime.coordinator import Run, failure_of
+from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.run_directory import RunDirectory
+from rlhf_runtime.weight_manifest import Order
+from rlhf_runtime.workers import Task
+from tiny_run import PROMPTS, SAMPLES, RecordingChannel, run_config, write_policy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+pytestmark = pytest.mark.timeout(600)
+
+TESTS = Path(__file__).parent
+HOLD = f"""
+import sys, ray
+context = ray.init(address="local", include_dashboard=False, num_cpus=1, object_store_memory=256 * 2**20,
+                   resources={{"{names.MAKER_RESOURCE}": 4, "{names.TRAINER_RESOURCE}": 4}})
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """A Ray to connect to, in whose environment the test's reward functions can be imported."""
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*(path for path in sys.path if path), str(TESTS)])
+    # Ray reads its token when it is imported, which is too early for this fixture.
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    os.environ["RAY_ADDRESS"] = next(line.strip() for line in holder.stdout if ":" in line and " " not in line.strip())
+    yield
+    holder.stdin.close()
+    holder.wait(60)
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy")
+    write_policy(folder)
+    return folder
+
+
+async def attempt(config: RunConfig, channel: RecordingChannel | None = None) -> RecordingChannel:
+    """Run one attempt as the coordinator's process does, without that process."""
+    channel = channel or RecordingChannel(config)
+    RunDirectory(config.run_directory).attempt(config.attempt).path.mkdir(parents=True)
+    try:
+        await Run(config, channel).run()
+    except Exception as error:
+        await channel.finished(failure_of(error))
+    else:
+        await channel.finished(None)
+    return channel
+
+
+def weights(folder: Path | str) -> dict[str, torch.Tensor]:
+    """As plain transformers loads them."""
+    state: dict[str, torch.Tensor] = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    return state
+
+
+def checkpoints(config: RunConfig) -> list[str]:
+    folder = RunDirectory(config.run_directory).attempt(config.attempt).checkpoints
+    return sorted(path.name for path in folder.iterdir())
+
+
+def pid_of(pod: str) -> int:
+    """Outside of Kubernetes an actor reports HOST/PID for a pod's name."""
+    return int(pod.rpartition("/")[2])
+
+
+class KillsAfter(RecordingChannel):
+    """Kills a process when it hears of an episode, once."""
+
+    def __init__(self, config: RunConfig, episode: int, role: str) -> None:
+        super().__init__(config)
+        self._episode = episode
+        self._role = role
+        self.killed = 0
+
+    async def episode(self, report: Any) -> None:
+        await super().episode(report)
+        if report.episode == self._episode:
+            pods = getattr(self.states[-1], self._role).pods
+            self.killed = pid_of(pods[0])
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def assert_the_plan_was_trained(config: RunConfig, channel: RecordingChannel) -> None:
+    """Every prompt of the plan in one group, each whole, in the trainers' own words."""
+    directory = RunDirectory(config.run_directory).attempt(config.attempt).path / "trained"
+    groups = [group for path in sorted(directory.iterdir()) for group in json.loads(path.read_text())]
+    assert sorted(group["prompt"] for group in groups) == list(range(config.episodes * PROMPTS))
+    assert {group["samples"] for group in groups} == {SAMPLES}
+    assert [report.episode for report in channel.episodes] == list(range(1, config.episodes + 1))
+    assert max(report.staleness_max for report in channel.episodes) <= config.max_staleness
+
+
+async def test_a_run_whose_trainer_dies_goes_on_from_its_checkpoint_and_ends_in_a_model_that_loads(
+    tmp_path: Path, policy: Path
+) -> None:
+    config = run_config(tmp_path, policy, episodes=5)
+    first = await attempt(config, KillsAfter(config, 3, "trainers"))
+    [failure] = first.last_word
+    assert failure is not None
+    assert (failure.reason, failure.permanent) == ("TrainerLost", False)
+    assert "episode-000002" in checkpoints(config)
+
+    resumed = max(name for name in checkpoints(config) if name.startswith("episode"))
+    episode = int(resumed.removeprefix("episode-"))
+    config = run_config(tmp_path, policy, episodes=5, attempt=2)
+    second = await attempt(config)
+    assert second.last_word == [None]
+    assert second.states[0].resumed_from == episode
+    assert [report.episode for report in second.episodes] == list(range(episode + 1, 6))
+    last = Path(second.states[-1].latest_checkpoint or "")
+    assert json.loads((last / "state.json").read_text())["optimizerSteps"] == 5
+    # The moments went on too: Adam's own count is that of the whole run.
+    optimizer = torch.load(last / "training.pt", weights_only=True)["optimizer"]
+    assert {int(state["step"]) for state in optimizer["state"].values()} == {5}
+
+    model = second.states[-1].final_model
+    assert model == f"{config.run_directory}/model"
+    assert all(torch.equal(tensor, weights(last)[name]) for name, tensor in weights(model).items())
+    assert not all(torch.equal(tensor, weights(policy)[name]) for name, tensor in weights(model).items())
+    assert AutoTokenizer.from_pretrained(model)("1+2=")["input_ids"] == [3, 12, 4, 13]
+    samples = RunDirectory(config.run_directory).attempt(2).samples / "episode-000005.jsonl"
+    shown = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert len(shown) == PROMPTS * SAMPLES
+    assert {"cursor", "prompt", "completion", "reward", "advantage", "versions"} == set(shown[0])
+
+    third = await attempt(run_config(tmp_path, policy, episodes=5, attempt=3))
+    assert third.last_word == [None], "a finished model makes a restarted attempt a success"
+    assert third.episodes == []
+
+
+async def test_two_trainers_at_learning_rate_0_keep_every_weight_bit_for_bit(tmp_path: Path, policy: Path) -> None:
+    algorithm = {"type": "GRPO", "minibatches": 2, "optimizer": {"learningRate": 0.0}}
+    config = run_config(tmp_path, policy, trainers=2, episodes=2, algorithm=algorithm)
+    channel = await attempt(config)
+    assert channel.last_word == [None]
+    assert_the_plan_was_trained(config, channel)
+    before, after = weights(policy), weights(f"{config.run_directory}/model")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+async def test_two_makers_on_policy_with_drops_train_the_plan(tmp_path: Path, policy: Path) -> None:
+    config = run_config(tmp_path, policy, makers=2, maxStaleness=0, stalenessPolicy="DropAndRefill")
+    channel = await attempt(config)
+    assert channel.last_word == [None]
+    assert_the_plan_was_trained(config, channel)
+    assert all(abs(report.kl) < 1e-6 for report in channel.episodes), "on-policy: the sampled policy is the trained one"
+
+
+async def test_a_maker_killed_in_a_run_of_two_and_two_is_replaced_and_no_prompt_is_lost(
+    tmp_path: Path, policy: Path
+) -> None:
+    held_out = {"uri": str(tmp_path / "held-out.jsonl"), "everyEpisodes": 3}
+    config = run_config(tmp_path, policy, makers=2, trainers=2, episodes=12, evaluation=held_out)
+    channel = await attempt(config, KillsAfter(config, 2, "makers"))
+    assert channel.last_word == [None]
+    assert_the_plan_was_trained(config, channel)
+    last = channel.states[-1]
+    assert last.repairs.makers == 1
+    assert last.ledger.dispatched == last.ledger.trained + last.ledger.dropped_lost
+    scored = [report.episode for report in channel.episodes if report.score is not None]
+    assert scored == [3, 6, 9, 12]
+    assert last.initial_score is not None
+
+
+async def test_a_reward_function_that_raises_ends_the_attempt_with_its_own_words(tmp_path: Path, policy: Path) -> None:
+    config = run_config(tmp_path, policy, rewards=[{"function": "tiny_rewards:raises"}])
+    channel = await attempt(config)
+    [failure] = channel.last_word
+    assert failure is not None
+    assert (failure.reason, failure.permanent) == ("RewardFunctionFailed", False)
+    assert "no answer today" in failure.message
+    assert "tiny_rewards.py" in failure.tail
+
+
+async def test_a_trainer_killed_in_the_middle_of_a_publish_leaves_the_maker_free_and_on_the_old_version(
+    tmp_path: Path, policy: Path
+) -> None:
+    config = run_config(tmp_path, policy)
+    directory = RunDirectory(config.run_directory)
+    probe = directory.write_probe()
+    await asyncio.to_thread(actors.connect, config)
+    try:
+        workers = actors.Workers(config, probe, 1, ("answer",))
+        trainers, maker = await asyncio.gather(workers.trainers(None), workers.maker("maker-0"))
+        first = await trainers.publish(Order(1, 0, 0), must_differ=False, seconds=60)
+        await maker.receive(first, 60)
+
+        [trainer] = trainers._actors
+        order = Order(1, 0, 1)
+        manifest = await trainer.prepare.remote(order, False)
+        await maker._actor.prepare.remote(manifest, 2.0)
+        digest, payload = trainer.shard.options(num_returns=2).remote(order, 0)
+        await maker._actor.stage.remote(order, 0, await digest, payload)
+        os.kill(trainers.pids[0], signal.SIGKILL)
+        with pytest.raises(ray.exceptions.RayActorError):
+            await trainer.commit.remote(order)
+
+        made = await maker.make([task(0)])
+        assert made.groups[0].oldest_version == 0
+        await maker.ping(5)
+        await asyncio.sleep(2.5)
+        await maker.ping(5)
+        with pytest.raises(Exception, match="its lease has ended"):
+            await maker._actor.commit.remote(order, "", 1.0)
+        assert (await maker.make([task(1)])).groups[0].oldest_version == 0
+    finally:
+        await asyncio.to_thread(actors.disconnect)
+
+
+def task(cursor: int) -> Task:
+    prompt = Prompt(index=cursor, row=cursor, text="1+2=", token_ids=(3, 12, 4, 13), columns={"answer": "3"})
+    return Task(Dispatch(cursor, cursor + 1, "maker-0"), prompt, shown=False)
