@@ -44,7 +44,7 @@ def digest(data: bytes) -> str:
 def publish(layout: Layout, name: str, config: bytes, layers: Sequence[Layer]) -> bool:
     """Makes the image usable by pods under this name; says whether there was anything to do."""
     manifest = _manifest(config, layers)
-    if _present(layout, name, digest(manifest)):
+    if _images(layout).get(name) == digest(manifest):
         return False
     chain = _chain_ids([layer.diff_id for layer in layers])
     for position, layer in enumerate(layers):
@@ -55,12 +55,23 @@ def publish(layout: Layout, name: str, config: bytes, layers: Sequence[Layer]) -
     ctr(layout, "content", "label", digest(config), f"containerd.io/gc.ref.snapshot.overlayfs={chain[-1]}")
     for snapshot in chain:
         ctr(layout, "snapshots", "label", snapshot, "containerd.io/gc.root=")
+    _forget_replaced(layout)
     return True
 
 
-def _present(layout: Layout, name: str, wanted: str) -> bool:
-    lines = ctr(layout, "images", "list", f"name=={name}").splitlines()[1:]
-    return any(wanted in line.split() for line in lines)
+def _images(layout: Layout) -> dict[str, str]:
+    """The digest of the manifest behind each name."""
+    lines = [line.split() for line in ctr(layout, "images", "list").splitlines()[1:]]
+    return {words[0]: words[2] for words in lines}
+
+
+def _forget_replaced(layout: Layout) -> None:
+    """The CRI plugin also names an image by its digest, which would keep it for ever when its name moves on."""
+    images = _images(layout)
+    current = {target for name, target in images.items() if not name.startswith("sha256:")}
+    for name, target in images.items():
+        if target not in current:
+            ctr(layout, "images", "delete", name)
 
 
 def _manifest(config: bytes, layers: Sequence[Layer]) -> bytes:
