@@ -44,6 +44,7 @@ class Lease:
         self.identity = identity
         self._now = now
         self._seen: tuple[str, datetime] | None = None
+        self._held: Raw | None = None
 
     async def acquire(self) -> None:
         """Returns once this replica leads."""
@@ -58,18 +59,26 @@ class Lease:
 
     async def hold(self) -> None:
         """Renews for ever. Raises LeaseLost."""
-        renewed = self._now()
         while True:
             await asyncio.sleep(RENEW_EVERY_SECONDS)
             try:
                 async with asyncio.timeout(RENEW_WITHIN_SECONDS - RENEW_EVERY_SECONDS):
-                    if not await self.try_once():
-                        raise LeaseLost(f"lease {LEASE} is held by another replica")
-                renewed = self._now()
+                    await self._renew()
+            except TimeoutError as error:
+                raise LeaseLost(f"lease {LEASE} was not renewed within {RENEW_WITHIN_SECONDS:.0f} s") from error
+
+    async def _renew(self) -> None:
+        """Tries until it is renewed. Raises LeaseLost when another replica holds it."""
+        while True:
+            try:
+                # The second try reads the lease anew: whoever touched it need not have taken it.
+                if await self.try_once() or await self.try_once():
+                    return
             except _MAY_PASS as error:
                 log.warning("lease %s: not renewed: %s", LEASE, error)
-                if self._now() - renewed >= timedelta(seconds=RENEW_WITHIN_SECONDS):
-                    raise LeaseLost(f"lease {LEASE} was not renewed within {RENEW_WITHIN_SECONDS:.0f} s") from error
+                await asyncio.sleep(1)
+            else:
+                raise LeaseLost(f"lease {LEASE} is held by another replica")
 
     async def release(self) -> None:
         """Lets the next replica lead at once."""
@@ -80,7 +89,8 @@ class Lease:
 
     async def try_once(self) -> bool:
         """Takes or renews the lease; whether this replica holds it now."""
-        lease = await self._read()
+        # The holder renews what it wrote last, unread: had another taken the lease, the version would not fit.
+        lease, self._held = self._held or await self._read(), None
         if lease is None:
             return await self._write(self._kube.call("create", "leases", self._path, self._manifest({})))
         spec = lease.get("spec", {})
@@ -121,7 +131,7 @@ class Lease:
 
     async def _write(self, call: Awaitable[Raw]) -> bool:
         try:
-            await call
+            self._held = await call
         except Conflict:
             return False
         return True

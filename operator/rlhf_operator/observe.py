@@ -68,11 +68,14 @@ class Observer:
         )
 
     async def _ray_cluster(self, job: RLHFJob) -> Raw | None:
-        """From the watch; read when the watch knows none (it may be late) or was last checked too long ago."""
+        """From the watch; read when the watch knows none (it may be late) or was last checked too long ago.
+
+        For a finished job nothing is read: a cluster that is left comes by the watch.
+        """
         key = child_key(job, _cluster_name(job))
         known = self._watched.clusters.get(key)
         fresh = self._monotonic() - self._read_at.get(job.uid, float("-inf")) < REREAD_SECONDS
-        if known is not None and (fresh or job.status.completion_time is not None):
+        if job.status.completion_time is not None or (known is not None and fresh):
             return known
         read = await self._cluster.read_cluster(*key)
         if read is None:

@@ -137,8 +137,8 @@ async def test_failures_back_off_up_to_the_cap_and_a_success_forgets_them(until:
         queue.add(A)
         await until(lambda: len(times) == 6)
         pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
-        assert pauses[0] < pauses[1] < pauses[2]
-        assert max(pauses) < 0.06 * 1.2 + 0.05
+        for pause, least in zip(pauses, (0.016, 0.032, 0.048, 0.048, 0.048), strict=True):
+            assert pause >= least
         assert not queue._failures
 
 
@@ -150,9 +150,9 @@ async def test_events_about_a_failing_key_do_not_make_it_spin() -> None:
         passes += 1
         raise RuntimeError("no")
 
-    async with working(process, backoff=0.2) as queue:
+    async with working(process, backoff=30) as queue:
         queue.add(A)
-        for _ in range(40):
+        for _ in range(20):
             await asyncio.sleep(0.002)
             queue.add(A)
     assert passes == 1
