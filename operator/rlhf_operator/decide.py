@@ -13,6 +13,7 @@ from rlhf_api import conditions, names
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Report
 
+from rlhf_operator import episodes
 from rlhf_operator.conditions import PENDING, PROVISIONING, RUNNING, STARTING, SUCCEEDED, Stage
 from rlhf_operator.deadlines import too_late
 from rlhf_operator.observed import Observed, Submission, Unreachable
@@ -265,7 +266,7 @@ def _starting_stage(s: Situation) -> Stage:
 
 
 def _running_message(s: Situation, report: Report) -> str:
-    done = max((entry.episode for entry in s.view.episodes), default=s.status.episode)
+    done = episodes.fold(s.status, report, s.view.episodes).episode
     message = f"{done} of {s.job.spec.episodes} episodes trained"
     long = [wait.message for wait in report.waits if s.seconds_since(wait.since) >= RESYNC_SECONDS]
     return f"{message}; {long[0]}" if long else message
