@@ -25,7 +25,7 @@ lock: ## resolve the requirement files anew from pyproject.toml
 verify: venv ## lint, format, strict types, layering, generated files
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy crds/rlhf_api operator/rlhf_operator runtime/rlhf_runtime runtime/rlhf_samples cli/rlhf_cli e2e/*.py
+	.venv/bin/mypy crds/rlhf_api operator/rlhf_operator runtime/rlhf_runtime runtime/rlhf_samples cli/rlhf_cli e2e/*.py e2e/cluster
 	.venv/bin/lint-imports
 	$(PY) crds/generate.py --check
 

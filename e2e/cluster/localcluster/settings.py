@@ -1,6 +1,7 @@
 """Where the cluster keeps its files, and the addresses inside its network namespace."""
 
 import os
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,14 @@ API_SERVER = f"https://{NODE_IP}:6443"
 CLUSTER_DOMAIN = "cluster.local"
 MAX_PODS = 500
 
-PAUSE_IMAGE = "docker.io/rlhfjob/pause:e2e"
-OPERATOR_IMAGE = "docker.io/rlhfjob/operator:e2e"
-RUNTIME_IMAGE = "docker.io/rlhfjob/runtime:e2e"
-
 HERE = Path(__file__).resolve().parent.parent
 REPOSITORY = HERE.parent.parent
+VERSION = str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"])
+
+# The names that manifests/ and the API's default use, so that the tests apply them as they are.
+OPERATOR_IMAGE = f"docker.io/rlhfjob/operator:{VERSION}"
+RUNTIME_IMAGE = f"docker.io/rlhfjob/runtime:{VERSION}"
+PAUSE_IMAGE = "docker.io/rlhfjob/pause:e2e"
 
 
 def cache_folder() -> Path:
