@@ -153,6 +153,8 @@ def _count_jobs(metrics: Metrics, watched: Watched) -> None:
 def main() -> None:
     """The ``rlhf-operator`` command."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stdout)
+    # A line for every probe would be most of the log.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
         asyncio.run(run(Settings.from_environment()))
     except* LeaseLost as lost:

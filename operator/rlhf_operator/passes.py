@@ -86,7 +86,7 @@ class Passes:
         self._links.follow(key, job, self._cluster.token(job), plan.follow)
         if plan.status == job.status:
             return plan.requeue_after
-        return _sooner(plan.requeue_after, await self._write(key, raw, job.status, plan.status))
+        return _next(plan.requeue_after, await self._write(key, raw, job.status, plan.status))
 
     def _leave(self, key: Key, raw: Raw | None) -> None:
         """The job is gone or going: its children go by their owner references."""
@@ -143,6 +143,11 @@ class Passes:
         return None
 
 
-def _sooner(one: float | None, other: float | None) -> float | None:
-    given = [seconds for seconds in (one, other) if seconds is not None]
-    return min(given) if given else None
+def _next(wanted: float | None, due: float | None) -> float | None:
+    """When to come back, if the plan wants to after ``wanted`` s and an unwritten status is ``due`` in so many.
+
+    A plan that goes on at once (0) goes on from what it writes: as long as that is not due, neither is the rest.
+    """
+    if due is None or wanted is None:
+        return wanted if due is None else due
+    return due if wanted == 0 else min(wanted, due)

@@ -6,6 +6,7 @@ after an effect, which loses everything that the operator holds in memory.
 
 import asyncio
 import copy
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,6 @@ from rlhf_operator.watched import Watched
 G = Any
 EPISODES = 6
 KEY = ("team", "addition")
-STEP = timedelta(seconds=5)
 
 
 class Killed(BaseException):
@@ -57,6 +57,8 @@ class World:
     given: G
     job: dict[str, Any]
     kills: frozenset[int] = frozenset()
+    seconds: float = 5
+    """How long a step is, in which an episode is trained."""
     fails: Callable[["World", Attempt], tuple[str, bool] | None] = lambda world, attempt: None
     """Why an attempt fails now, and whether for good."""
     accident: Callable[["World"], None] = lambda world: None
@@ -71,6 +73,7 @@ class World:
     created: list[str] = field(default_factory=list)
     journal: list[EpisodeReport] = field(default_factory=list)
     versions: int = 1
+    written: list[datetime] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.now = self.given.at(0)
@@ -96,7 +99,7 @@ class World:
     # What happens without the operator.
 
     def step(self) -> None:
-        self.now += STEP
+        self.now += timedelta(seconds=self.seconds)
         self._kuberay()
         for identity, attempt in list(self.attempts.items()):
             self._train(identity, attempt)
@@ -151,7 +154,7 @@ class World:
                 attempt.state = "Failed"
             else:
                 self.journal.append(self.given.episode(number, attempt=attempt.number, seq=len(done) + 1))
-        elif attempt.acknowledged:
+        elif attempt.acknowledged and "Exited" not in attempt.state:
             attempt.state = f"Exited {attempt.state}"
         attempt.revision += 1
 
@@ -227,6 +230,7 @@ class FakeCluster:
         assert world.status.completion_time is None, "a terminal status never changes"
         world.job["status"] = status.to_dict()
         world.job["metadata"]["resourceVersion"] = world.version()
+        world.written.append(world.now)
         world.effect(f"status {status.phase}")
         return copy.deepcopy(world.job)
 
@@ -355,13 +359,14 @@ class Operator:
             self.watch()
             if await self._passes.process(KEY) != 0:
                 return
+        raise AssertionError("it spins")
 
 
 def run(world: World) -> World:
     """The world with the operator in it, restarted whenever it is killed, until nothing more happens."""
     operator = Operator(world)
     quiet = 0
-    for _ in range(400):
+    for _ in range(1000):
         world.step()
         before = len(world.effects)
         try:
@@ -370,7 +375,7 @@ def run(world: World) -> World:
             operator = Operator(world)
         over = world.status.completion_time is not None and len(world.effects) == before
         quiet = quiet + 1 if over else 0
-        if quiet == 5:
+        if quiet == 25:
             return world
     raise AssertionError(f"it did not end: {world.status.phase}: {world.status.message}; {world.effects[-20:]}")
 
@@ -416,9 +421,9 @@ STORIES: dict[str, dict[str, Any]] = {
 }
 
 
-def story(given: G, name: str, kills: frozenset[int] = frozenset()) -> World:
+def story(given: G, name: str, kills: frozenset[int] = frozenset(), **world: Any) -> World:
     job = given.manifest(episodes=EPISODES, runtime={"code": {"configMap": {"name": "mine"}}})
-    return run(World(given, job, kills, **STORIES[name]))
+    return run(World(given, job, kills, **STORIES[name], **world))
 
 
 def test_an_uninterrupted_run_does_each_thing_once(given: G) -> None:
@@ -463,6 +468,14 @@ def test_killed_again_and_again_at_random_it_ends_the_same(given: G, name: str) 
         world = story(given, name, kills)
         assert outcome(world) == expected, f"seed {seed}"
         assert max(Counter(world.accepted).values()) == max(Counter(world.created).values()) == 1
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_when_much_happens_status_is_written_once_in_five_seconds_and_nothing_is_lost(given: G, name: str) -> None:
+    world = story(given, name, seconds=1)
+    gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(world.written)]
+    assert min(gaps) >= 5
+    assert outcome(world)["episodes"] == outcome(story(given, name))["episodes"]
 
 
 def test_a_finished_job_costs_no_more_writes_after_a_restart(given: G) -> None:
