@@ -3,9 +3,6 @@
 Every actor is bound to its worker group by a custom resource, one unit a pod, and never restarted by Ray: the
 coordinator decides what a death means. Methods run in threads by concurrency group, so that a maker receives
 weights and answers pings while it samples, and a trainer receives experiences while it trains.
-
-What must not be ready when a method is called is never given as its argument: Ray starts a caller's calls in
-order, and one that waits for an argument would hold up the ones behind it, pings included.
 """
 
 import asyncio
@@ -179,10 +176,11 @@ class TrainerActor(_Actor):
         return self._trainer.save(folder, resumable=resumable)
 
 
-_maker_actor: Any = ray.remote(max_restarts=0, num_cpus=0, concurrency_groups={"sync": 1, "health": 1})(MakerActor)
-_trainer_actor: Any = ray.remote(max_restarts=0, num_cpus=0, concurrency_groups={"receive": 1, "health": 1})(
-    TrainerActor
-)
+# Out of order: a call whose argument is still on its way from another node must not hold up a ping behind it. Where
+# the order of two calls matters, the first is awaited.
+_OPTIONS = {"max_restarts": 0, "num_cpus": 0, "allow_out_of_order_execution": True}
+_maker_actor: Any = ray.remote(concurrency_groups={"sync": 1, "health": 1}, **_OPTIONS)(MakerActor)
+_trainer_actor: Any = ray.remote(concurrency_groups={"receive": 1, "health": 1}, **_OPTIONS)(TrainerActor)
 
 
 class RayMaker:

@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 #: Episodes trained whose report is not durable yet, at most; the trainers wait when there are more.
 MAX_OPEN_EPISODES = 2
+#: Longest that a report waits for makers to take up the version, to say how long that took. A maker that is in a long
+#: batch takes it up later, and the trainers must not wait for it.
+SYNC_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class EpisodeDesk:
             await self._keep_or_discard(episode.staged, report.policy_version, score)
 
     async def _synced(self, episode: TrainedEpisode) -> float:
-        """Wait until every maker that is there has the version; seconds since its publish began."""
+        """Wait a little until every maker that is there has the version; seconds since its publish began."""
         flow = self._flow
 
         def everywhere() -> bool:
@@ -144,10 +147,10 @@ class EpisodeDesk:
             )
 
         try:
-            async with asyncio.timeout(flow.config.weight_sync_deadline_seconds):
+            async with asyncio.timeout(SYNC_SECONDS):
                 await flow.pulse.until(everywhere)
         except TimeoutError:
-            log.warning("version %d is not everywhere yet; its report does not wait longer", episode.version + 1)
+            log.info("version %d is not everywhere yet; its report does not wait longer", episode.version + 1)
         return episode.timing.publish + max(0.0, time.monotonic() - episode.published_at)
 
     async def _score(self, evaluation: EvaluationRound | None) -> float | None:
