@@ -70,8 +70,10 @@ async def run(settings: Settings) -> None:
     async with await connect(metrics) as kube, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         work = _Work(watched, kube, session, metrics, settings)
         leading = asyncio.create_task(work.lead(), name="leader")
+        told = asyncio.Event()
 
         async def stop() -> None:
+            told.set()
             leading.cancel()
             await asyncio.wait({leading})
             await work.release()
@@ -81,8 +83,9 @@ async def run(settings: Settings) -> None:
             handlers.watch(watched, work.enqueue, stop, settings.watch_namespaces, endpoint), name="watches"
         )
         await asyncio.wait({leading, watching}, return_when=asyncio.FIRST_COMPLETED)
-        # Whichever ended first, told to or broken, the other ends with it.
-        watching.cancel()
+        # Told to stop, kopf ends by itself, after ``stop``. Otherwise one part broke, and the other ends with it.
+        if not told.is_set():
+            watching.cancel()
         await asyncio.wait({watching})
         await stop()
         for task in (leading, watching):

@@ -7,7 +7,7 @@ were after the head is gone): pods say whether they are ready, and a head is rec
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -107,8 +107,8 @@ class Obstacle:
 class Code:
     """The user's code from a ConfigMap: its keys, and the hash that status shows."""
 
-    data: Mapping[str, str]
-    binary_data: Mapping[str, str]
+    data: Mapping[str, str] = field(repr=False)
+    binary_data: Mapping[str, str] = field(repr=False)
 
     @property
     def digest(self) -> str:
