@@ -113,7 +113,8 @@ def _head_lost(s: Situation) -> Plan | None:
     if not s.submitted or head is None or s.head_is_ours:
         return None
     if head.uid == s.status.head_pod_uid:
-        message = f"head pod {head.name} restarted while {s.attempts} was in it"
+        ending = f" {head.ray.ending}" if head.ray else ""
+        message = f"head pod {head.name} restarted while {s.attempts} was in it{ending}"
     else:
         message = f"the head pod was replaced by {head.name} while {s.attempts} was in it"
     return s.fail_attempt(s.failure(conditions.HEAD_LOST, message))

@@ -33,6 +33,13 @@ class ContainerSeen:
     exit_reason: str = ""
     exit_message: str = ""
 
+    @property
+    def ending(self) -> str:
+        """How it last ended, with its last words, for people."""
+        code = f"exit code {self.exit_code}" + (f", {self.exit_reason}" if self.exit_reason else "")
+        tail = self.exit_message.strip()[-300:]
+        return f"({code})" + (f": {tail}" if tail else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PodSeen:
@@ -51,9 +58,14 @@ class PodSeen:
     containers: tuple[ContainerSeen, ...] = ()
 
     @property
+    def ray(self) -> ContainerSeen | None:
+        """The Ray container, once the kubelet has told of it."""
+        return next((container for container in self.containers if container.name == RAY_CONTAINER), None)
+
+    @property
     def ray_restarts(self) -> int:
         """Restarts of the Ray container: with them the head's job table is gone though the pod stays."""
-        return next((container.restarts for container in self.containers if container.name == RAY_CONTAINER), 0)
+        return self.ray.restarts if self.ray else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rlhf_api import conditions
 
-from rlhf_operator.observed import HEAD_ROLE, ClusterSeen, ContainerSeen, Observed, Obstacle, PodSeen
+from rlhf_operator.observed import HEAD_ROLE, ClusterSeen, Observed, Obstacle, PodSeen
 
 #: A container that ended so often before Ray ran will not heal by itself.
 CRASHES_BEFORE_GIVING_UP = 3
@@ -63,10 +63,5 @@ def _of_pod(pod: PodSeen, crashes_are_final: bool) -> Iterator[Obstacle]:
             yield Obstacle(_CREATION_REASONS[container.waiting_reason], message, heals=True)
         elif container.exit_code and container.restarts >= 1:
             final = crashes_are_final and container.restarts >= CRASHES_BEFORE_GIVING_UP
-            yield Obstacle(conditions.CONTAINER_CRASHED, f"{where} {_crash(container)}", heals=not final)
-
-
-def _crash(container: ContainerSeen) -> str:
-    tail = container.exit_message.strip()[-300:]
-    ending = f"exit code {container.exit_code}" + (f", {container.exit_reason}" if container.exit_reason else "")
-    return f"ended {container.restarts} times before Ray ran ({ending})" + (f": {tail}" if tail else "")
+            message = f"{where} ended {container.restarts} times before Ray ran {container.ending}"
+            yield Obstacle(conditions.CONTAINER_CRASHED, message, heals=not final)

@@ -650,10 +650,14 @@ ENDS: dict[str, Case] = {
     ),
     "the same head pod with its Ray container restarted means that the attempt is gone": Case(
         status=lambda g: g.submitted(),
-        observed=lambda g: Observed(cluster=g.cluster(), pods=(g.pod("head", containers=(g.container(restarts=1),)),)),
+        observed=lambda g: Observed(
+            cluster=g.cluster(),
+            pods=(g.pod("head", containers=(g.container(restarts=1, exit_code=137, exit_reason="OOMKilled"),)),),
+        ),
         phase="Recovering",
         reason="Recovering",
-        message="attempt 1 failed: HeadLost: head pod addition-head-pod restarted while attempt 1 of 2 was in it; "
+        message="attempt 1 failed: HeadLost: head pod addition-head-pod restarted while attempt 1 of 2 was in it "
+        "(exit code 137, OOMKilled); "
         "attempt 2 of 2 is next",
         requeue=0,
         attempt=2,
