@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rlhf_api import conditions, names
@@ -14,11 +14,14 @@ from rlhf_operator import status as statuses
 from rlhf_operator.conditions import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, Stage
 from rlhf_operator.observed import Observed, Obstacle
 from rlhf_operator.obstacles import obstacles
-from rlhf_operator.plan import Action, Plan
+from rlhf_operator.plan import Action, Plan, StopSubmission
 from rlhf_operator.report_view import Follow, ReportView
 
 #: A supervisor that has not answered for so long is called unreachable: one lost poll says nothing.
 SILENCE_SECONDS = 10.0
+#: Unfinished jobs are looked at again after so many seconds even without an event.
+RESYNC_SECONDS = 60.0
+SHORTEST_WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -139,10 +142,30 @@ class Situation:
         """The current attempt's failure."""
         return statuses.failure(self.job, self.status.attempt, reason, message, tail)
 
-    def until(self, since: datetime | None, seconds: float) -> float:
-        """Seconds left of a deadline, at least a moment."""
-        end = (since or self.now) + timedelta(seconds=seconds)
-        return max(0.1, (end - self.now).total_seconds())
+    @property
+    def head_ip(self) -> str:
+        return self.observed.head.ip if self.observed.head else ""
+
+    @property
+    def follow(self) -> Follow | None:
+        """Whose reports to follow: the submitted attempt's, as soon as its head has an address."""
+        if not self.submitted or not self.head_ip:
+            return None
+        return Follow(ip=self.head_ip, attempt=self.status.attempt, cursor=self.status.reports)
+
+    def stop(self) -> list[Action]:
+        """Stops the current attempt, if there is one that could be reached."""
+        if not self.submitted or not self.head_ready:
+            return []
+        return [StopSubmission(self.head_ip, self.status.submission_id)]
+
+    def soon(self, seconds: float) -> float:
+        """``seconds``, or less when the attempt's deadline comes before; never so little that it spins."""
+        spec, status = self.job.spec, self.status
+        since, limit = status.attempt_start_time, spec.pre_running_deadline_seconds
+        if status.running_time is not None:
+            since, limit = status.last_progress_time, spec.progress_deadline_seconds
+        return max(SHORTEST_WAIT_SECONDS, min(seconds, limit - self.seconds_since(since)))
 
 
 def _next_attempt(job: RLHFJob, attempt: int, incarnation: int, now: datetime) -> dict[str, Any]:
