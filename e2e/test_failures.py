@@ -74,14 +74,14 @@ CORE = (
     Bad(
         "template",
         _template(
-            "makers", {"spec": {"containers": [{"name": "x", "image": "y", "ports": [{"containerPort": 99999}]}]}}
+            "makers", {"spec": {"containers": [{"name": "x", "image": "busybox", "ports": [{"containerPort": 99999}]}]}}
         ),
         "TemplateInvalid",
         "99999",
     ),
     Bad("reward", _reward("bad_rewards:missing"), "RewardFunctionInvalid", "bad_rewards:missing"),
     Bad("hang", _reward("bad_rewards:hangs", timeoutSeconds=3), "BackoffLimitExceeded", "RewardFunctionTimeout"),
-    Bad("data", _prompts("/etc/rlhf/code/keyless.jsonl"), "PromptsInvalid", "keyless.jsonl:2"),
+    Bad("data", _prompts("/etc/rlhf/code/keyless.jsonl"), "PromptsInvalid", "keyless.jsonl, line 2"),
 )
 MORE = (
     Bad("raises", _reward("bad_rewards:raises"), "BackoffLimitExceeded", "no such column"),
@@ -120,6 +120,10 @@ def bad_job(bad: Bad) -> Spec:
     if bad.reason == "PreRunningDeadlineExceeded":
         spec["preRunningDeadlineSeconds"] = 20
     spec["runtime"] = {"code": {"configMap": {"name": "bad-code"}}}
+    # At most two heads fit at once: more of them starting together on two cores would time out.
+    spec["head"]["resources"]["requests"]["cpu"] = "700m"
+    for role in ("makers", "trainers"):
+        spec[role]["resources"]["requests"]["cpu"] = "100m"
     bad.change(spec)
     return dict(job)
 
