@@ -20,12 +20,15 @@ from rlhf_runtime.attempt_result import ExitCode, read_result
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
 from rlhf_runtime.run_directory import RunDirectory
 
+from rlhf_cli.descendants import adopt_orphans, end_descendants
 from rlhf_cli.endpoint import Cursor, Endpoint
 
 #: Longest start of the supervisor until its endpoint listens, seconds.
 LISTEN_SECONDS = 60.0
 #: Longest wait for the supervisor's process to end after its last report was read, seconds.
 EXIT_SECONDS = 30.0
+#: Longest wait for the end of what was killed, seconds.
+KILL_SECONDS = 10.0
 #: How often a process is looked at, seconds.
 _LOOK_SECONDS = 0.1
 #: How soon an endpoint that did not answer is asked again, seconds.
@@ -79,6 +82,7 @@ async def run_attempt(
     `scratch` is an empty folder for logs and sockets.
     """
     token = secrets.token_hex(32)
+    adopt_orphans()
     supervisor = _Supervisor(config, supervisor_environment(config, environment, token, scratch), scratch)
     try:
         return await _unless(interrupts.second, supervisor.follow(token, interrupts.first, take))
@@ -87,6 +91,7 @@ async def run_attempt(
         return Failure(reason=STOPPED, message=message, permanent=False)
     finally:
         supervisor.kill()
+        await asyncio.to_thread(end_descendants, KILL_SECONDS)
 
 
 def supervisor_environment(
