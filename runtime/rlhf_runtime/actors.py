@@ -111,8 +111,8 @@ class MakerActor(_Actor):
         return self._maker.evaluate(prompts, version)
 
     @_beside("sync")
-    def prepare(self, manifest: Manifest, lease_seconds: float) -> None:
-        _sync(self._maker.prepare, manifest, lease_seconds)
+    def prepare(self, manifest: Manifest, lease_seconds: float) -> bool:
+        return bool(_sync(self._maker.prepare, manifest, lease_seconds))
 
     @_beside("sync")
     def stage(self, order: Order, index: int, digest: str, content: Any) -> None:
@@ -206,7 +206,9 @@ class RayMaker:
         deadline = time.monotonic() + seconds
         order = publication.manifest.order
         async with asyncio.timeout(seconds):
-            await self._sync(self._actor.prepare.remote(publication.manifest, seconds))
+            if not await self._sync(self._actor.prepare.remote(publication.manifest, seconds)):
+                # It was accepted in an earlier try, and put into use when the batch of that time ended.
+                return
             for index, (digest, payload) in enumerate(publication.buckets):
                 await self._sync(self._actor.stage.remote(order, index, digest, payload))
             left = deadline - time.monotonic()

@@ -65,8 +65,8 @@ class Maker:
             raise ValueError(f"evaluation: found version {sorted(found)} in use, expected {version}")
         return [scores[0] for scores, _ in self._score(prompts, groups)]
 
-    def prepare(self, manifest: Manifest, lease_seconds: float) -> None:
-        self._receiver.prepare(manifest, lease_seconds)
+    def prepare(self, manifest: Manifest, lease_seconds: float) -> bool:
+        return self._receiver.prepare(manifest, lease_seconds)
 
     def stage(self, order: Order, index: int, digest: str, content: Bytes) -> None:
         self._receiver.stage(order, index, digest, content)

@@ -123,16 +123,20 @@ class Receiver:
         """Whether memory is held for a version to come."""
         return self._staged is not None
 
-    def prepare(self, manifest: Manifest, lease_seconds: float) -> None:
-        """Make room for a version, for so long. Raises SyncRefused if it is old or does not fit the model.
+    def prepare(self, manifest: Manifest, lease_seconds: float) -> bool:
+        """Make room for a version, for so long. False if it is in use already, so that nothing is to be sent.
 
-        A version that was being received is forgotten: it was given up, or this one is newer.
+        A version that was being received is forgotten: it was given up, or this one is newer. Raises SyncRefused if
+        the version is older than the one in use, or does not fit the model.
         """
         with self._lock:
-            if self._committed is not None and manifest.order <= self._committed:
+            if manifest.order == self._committed:
+                return False
+            if self._committed is not None and manifest.order < self._committed:
                 raise SyncRefused(f"{manifest.order} is not after {self._committed}, which is in use")
             self._refuse_misfit(manifest)
             self._staged = _Staged(manifest, self._clock() + lease_seconds)
+            return True
 
     def stage(self, order: Order, index: int, digest: str, content: Bytes) -> None:
         """Keep a copy of one bucket. Raises SyncRefused if it isn't what was sent, NotInPreparation."""

@@ -145,7 +145,7 @@ def test_weights_that_move_between_two_shards_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("situation", "order"),
-    [("an older version", V0), ("the version in use", V1), ("an older attempt's later version", Order(0, 0, 9))],
+    [("an older version", V0), ("an older attempt's later version", Order(0, 0, 9))],
 )
 def test_what_is_not_newer_is_refused(situation: str, order: Order) -> None:
     pair = Pair()
@@ -153,6 +153,13 @@ def test_what_is_not_newer_is_refused(situation: str, order: Order) -> None:
     with pytest.raises(SyncRefused, match="is not after"):
         pair.prepare(order)
     assert pair.version == 1, situation
+
+
+def test_the_version_in_use_is_not_sent_again() -> None:
+    pair = Pair()
+    pair.sync(V1)
+    assert not pair.receiver.prepare(pair.publisher.prepare(V1, must_differ=False), 10.0)
+    assert not pair.receiver.staging
 
 
 def test_after_a_rollback_a_lower_version_of_a_later_attempt_is_newer() -> None:

@@ -1,0 +1,170 @@
+"""A maker samples whole groups with one version a batch, and takes a new one up between two batches."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rlhf_runtime.engine import Hook, Request, Sampling
+from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.maker import Maker, MakerSettings
+from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.rewards import RewardScores
+from rlhf_runtime.rollout import Group, Rollout
+from rlhf_runtime.weight_manifest import Order
+from rlhf_runtime.weight_sync import Publisher, Receiver
+from rlhf_runtime.workers import Task
+from torch import nn
+
+EOS = 9
+
+
+class SlowEngine:
+    """Two samples a prompt: [5, EOS], and [6, 7] cut at the limit. A batch takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.may_end.set()
+
+    def load(self, state: Mapping[str, torch.Tensor], version: int) -> None:
+        self.version = version
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, between_steps: Hook | None = None
+    ) -> list[Group]:
+        version = self.version
+        self.begun.set()
+        assert self.may_end.wait(10)
+        assert version == self.version, "a version came into use in the middle of a batch"
+        return [
+            Group(
+                prompt_index=request.prompt_index,
+                rollouts=tuple(
+                    Rollout(
+                        prompt_index=request.prompt_index,
+                        sample=sample,
+                        prompt_ids=request.prompt_ids,
+                        completion_ids=np.array([[5, EOS], [6, 7]][sample], np.int32),
+                        logprobs=np.array([-1, -1], np.float32),
+                        versions=np.array([version, version], np.int32),
+                        truncated=sample == 1,
+                    )
+                    for sample in range(request.samples)
+                ),
+            )
+            for request in requests
+        ]
+
+
+class Letters:
+    def decode(self, ids: list[int], **options: Any) -> str:
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+class Recorder:
+    """Rewards that count: 0, 1, 2, ... within a batch; keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def score(self, prompts: Sequence[str], completions: Sequence[str], columns: dict[str, list[Any]]) -> RewardScores:
+        self.calls.append((list(prompts), list(completions), columns))
+        return RewardScores([float(i) for i in range(len(completions))], {})
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.engine, self.rewards, model = SlowEngine(), Recorder(), nn.Linear(2, 2)
+        self.publisher = Publisher(model, torch.float32)
+        self.maker = Maker(
+            self.engine,
+            Receiver(model, self.engine.load),
+            self.rewards,  # type: ignore[arg-type]
+            Letters(),
+            MakerSettings(
+                samples_per_prompt=2,
+                sampling=Sampling(temperature=1.0, max_new_tokens=2, seed=0),
+                normalization="None",
+            ),
+        )
+
+    def stage(self, version: int) -> tuple[Order, str]:
+        order = Order(1, 0, version)
+        manifest = self.publisher.prepare(order, must_differ=False)
+        self.maker.prepare(manifest, 10)
+        for index in range(len(manifest.buckets)):
+            self.maker.stage(order, index, *self.publisher.shard(order, index))
+        return order, self.publisher.commit(order)
+
+    def sync(self, version: int) -> None:
+        assert self.maker.commit(*self.stage(version), 1.0)
+
+
+def prompt(cursor: int) -> Prompt:
+    return Prompt(index=cursor, row=cursor, text=f"q{cursor}", token_ids=(1, 2), columns={"answer": cursor})
+
+
+def task(cursor: int, shown: bool = False) -> Task:
+    return Task(Dispatch(cursor, cursor, "maker-0"), prompt(cursor), shown)
+
+
+def test_a_maker_without_a_synced_version_does_not_sample() -> None:
+    with pytest.raises(ValueError, match="without a synced version"):
+        Bench().maker.make([task(0)])
+
+
+def test_rewards_get_text_without_the_end_token_and_one_prompt_and_column_value_a_sample() -> None:
+    bench = Bench()
+    bench.sync(0)
+    bench.maker.make([task(3), task(4)])
+    [(prompts, completions, columns)] = bench.rewards.calls
+    assert prompts == ["q3", "q3", "q4", "q4"]
+    assert completions == ["f", "gh", "f", "gh"]
+    assert columns == {"answer": [3, 3, 4, 4]}
+
+
+def test_a_group_comes_back_whole_with_its_rewards_advantages_counts_and_version() -> None:
+    bench = Bench()
+    bench.sync(7)
+    [_, (summary, group)] = bench.maker.make([task(3), task(4, shown=True)])
+    assert summary.dispatch == group.dispatch == Dispatch(4, 4, "maker-0")
+    assert (summary.oldest_version, summary.tokens, summary.truncated) == (7, 4, 1)
+    assert summary.rewards == (2.0, 3.0)
+    assert [experience.reward for experience in group.experiences] == [2.0, 3.0]
+    assert [experience.advantage for experience in group.experiences] == [-0.5, 0.5]
+    assert [(shown.completion, shown.versions) for shown in summary.shown] == [("f", (7, 7)), ("gh", (7, 7))]
+
+
+def test_an_evaluation_by_another_version_than_asked_for_is_an_error() -> None:
+    bench = Bench()
+    bench.sync(1)
+    assert bench.maker.evaluate([prompt(0), prompt(1)], 1) == [0.0, 1.0]
+    with pytest.raises(ValueError, match=r"found version \[1\] in use, expected 2"):
+        bench.maker.evaluate([prompt(0)], 2)
+
+
+def test_a_version_that_arrives_in_a_batch_is_taken_up_when_the_batch_has_ended() -> None:
+    bench = Bench()
+    bench.sync(0)
+    bench.engine.begun.clear()
+    bench.engine.may_end.clear()
+    made: list[Any] = []
+    batch = threading.Thread(target=lambda: made.extend(bench.maker.make([task(0)])))
+    batch.start()
+    assert bench.engine.begun.wait(10)
+    order, digest = bench.stage(1)
+    started = time.monotonic()
+    assert not bench.maker.commit(order, digest, 0.1), "the batch is still going on"
+    bench.maker.tend()
+    assert time.monotonic() - started < 2
+    bench.engine.may_end.set()
+    batch.join(10)
+    assert made[0][0].oldest_version == 0
+    assert bench.maker.make([task(1)])[0][0].oldest_version == 1
+    assert bench.maker.commit(order, digest, 0.1), "a second commit of what is in use is no error"
