@@ -36,7 +36,8 @@ def check(files: Sequence[Path], storage: Path | None) -> int:
             run = LocalRun(local=local, storage=place, folder=RunFolder(Path(scratch)))
             config = run.config(1).model_dump_json(by_alias=True, exclude_none=True)
             environment = {**run.environment(os.environ), RUN_CONFIG_ENV: config}
-            command = [*PYTHON, "-m", "rlhf_cli.file_checks"]
+            # Not what the libraries' own sources are warned of.
+            command = [*PYTHON, "-W", "ignore::SyntaxWarning", "-m", "rlhf_cli.file_checks"]
             try:
                 ended = subprocess.run(command, env=environment, timeout=CHECK_SECONDS, check=False)
             except subprocess.TimeoutExpired as error:

@@ -241,3 +241,15 @@ def test_what_no_attempt_can_cure_fails_at_once_and_says_why(bench: Bench, chang
     assert f"Failed: {found}: " in said
     assert "attempt 2" not in said.lower()
     assert bench.processes() == []
+
+
+def test_validate_finds_the_files_in_the_storage_and_writes_nothing_there(bench: Bench) -> None:
+    before = sorted(bench.storage.rglob("*"))
+    command = [sys.executable, "-m", "rlhf_cli.main", "validate", "-f", str(bench.job), "--files"]
+    ended = subprocess.run([*command, "--storage", str(bench.storage)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "tiny: files: model, tokenizer, 30 training prompts, 6 held out, reward functions: found" in ended.stdout
+    assert sorted(bench.storage.rglob("*")) == before
+    elsewhere = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert elsewhere.returncode == 1
+    assert "ModelInvalid" in elsewhere.stderr
