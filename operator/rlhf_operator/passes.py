@@ -57,6 +57,7 @@ class Passes:
         self._metrics = metrics
         self._throttle = throttle
         self._now = now
+        self._uids: dict[Key, str] = {}
 
     async def process(self, key: Key) -> float | None:
         """One pass; how many seconds until the next, or None when only an event brings the job back."""
@@ -72,8 +73,9 @@ class Passes:
     async def _process(self, key: Key) -> float | None:
         raw = self._watched.jobs.get(key)
         if raw is None or "deletionTimestamp" in raw["metadata"]:
-            self._leave(key, raw)
+            self._leave(key)
             return None
+        self._uids[key] = raw["metadata"]["uid"]
         try:
             job = RLHFJob.model_validate(raw)
         except ValidationError as error:
@@ -88,12 +90,12 @@ class Passes:
             return plan.requeue_after
         return _next(plan.requeue_after, await self._write(key, raw, job.status, plan.status))
 
-    def _leave(self, key: Key, raw: Raw | None) -> None:
-        """The job is gone or going: its children go by their owner references."""
+    def _leave(self, key: Key) -> None:
+        """The job is gone or going: its children go by their owner references, and nothing of it is remembered."""
         self._links.drop(key)
         self._throttle.forget(key)
-        if raw is not None:
-            self._observer.forget(raw["metadata"]["uid"])
+        if (uid := self._uids.pop(key, None)) is not None:
+            self._observer.forget(uid)
 
     async def _perform(self, key: Key, job: RLHFJob, action: Action) -> None:
         log.info("%s/%s: %s", *key, action)

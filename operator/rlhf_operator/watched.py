@@ -53,8 +53,11 @@ class Watched:
         self._pods.setdefault(_job_uid(raw), _Objects()).put(raw)
 
     def remove_pod(self, raw: Raw) -> None:
-        if (pods := self._pods.get(_job_uid(raw))) is not None:
+        job_uid = _job_uid(raw)
+        if (pods := self._pods.get(job_uid)) is not None:
             pods.remove(key_of(raw), raw["metadata"]["uid"])
+            if not list(pods):
+                del self._pods[job_uid]
 
     def replace_pods(self, job_uid: str, pods: list[Raw]) -> None:
         """An authoritative list: what it does not hold is gone."""

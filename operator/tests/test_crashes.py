@@ -339,7 +339,7 @@ class Operator:
         cluster: Any = FakeCluster(world)
         ray: Any = FakeRay(world)
         links: Any = FakeLinks(world)
-        observer = Observer(self._watched, cluster, ray, monotonic=clock)
+        observer = self._observer = Observer(self._watched, cluster, ray, monotonic=clock)
         throttle = Throttle(monotonic=clock)
         self._passes = Passes(self._watched, observer, cluster, ray, links, Metrics(), throttle, now=lambda: world.now)
 
@@ -360,6 +360,20 @@ class Operator:
             if await self._passes.process(KEY) != 0:
                 return
         raise AssertionError("it spins")
+
+    def remembers(self) -> bool:
+        """Whether anything is held in memory for the job."""
+        passes, observer = self._passes, self._observer
+        held = (passes._uids, passes._throttle._written, observer._read_at, self._watched._pods)
+        return any(held) or passes._links.view(KEY) is not NOTHING_HEARD
+
+    def delete(self) -> None:
+        """Job and pods go, as the watches tell it: the job first."""
+        self._watched.jobs.remove(KEY, self._world.given.uid)
+        asyncio.run(self._passes.process(KEY))
+        for pod in self._world.pods:
+            self._watched.put_pod(pod)
+            self._watched.remove_pod(pod)
 
 
 def run(world: World) -> World:
@@ -494,3 +508,16 @@ def test_a_lost_cluster_and_a_lost_head_cost_one_attempt_each(given: G) -> None:
     assert cluster.accepted == ["addition-0f1e2d3c-1-1", "addition-0f1e2d3c-2-2"]
     for world in (head, cluster):
         assert outcome(world)["episodes"] == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5), (2, 6)]
+
+
+def test_of_a_deleted_job_nothing_is_remembered(given: G) -> None:
+    job = given.manifest(episodes=EPISODES)
+    world = World(given, job)
+    operator = Operator(world)
+    for _ in range(8):
+        world.step()
+        asyncio.run(operator.work())
+    assert world.status.phase == "Running"
+    assert operator.remembers()
+    operator.delete()
+    assert not operator.remembers()
