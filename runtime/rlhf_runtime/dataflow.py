@@ -47,7 +47,7 @@ async def run_dataflow(
     held_out: list[Prompt],
 ) -> None:
     """Run until the trained model is in storage. Raises what ended the run instead, in a group."""
-    desk = EpisodeDesk(flow, storage.directory, storage.checkpoints, standing)
+    desk = EpisodeDesk(flow, storage.directory, storage.checkpoints, standing, watch.tell)
     async with asyncio.TaskGroup() as tasks:
         beside = [tasks.create_task(watch.run()), tasks.create_task(desk.run())]
         beside += [tasks.create_task(MakerLoop(flow, slot, workers.maker, training).run()) for slot in flow.slots]

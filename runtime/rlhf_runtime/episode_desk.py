@@ -7,7 +7,7 @@ is ever ahead of the journal.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,8 +90,16 @@ def standing_of(found: tuple[Path, RunState] | None) -> Standing:
 class EpisodeDesk:
     """Finishes trained episodes, one at a time and in order."""
 
-    def __init__(self, flow: Flow, directory: RunDirectory, checkpoints: Checkpoints, standing: Standing) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        directory: RunDirectory,
+        checkpoints: Checkpoints,
+        standing: Standing,
+        tell_state: Callable[[], Awaitable[None]],
+    ) -> None:
         self._flow = flow
+        self._tell_state = tell_state
         self._directory = directory
         self._attempt = directory.attempt(flow.config.attempt)
         self._checkpoints = checkpoints
@@ -132,6 +140,8 @@ class EpisodeDesk:
         )
         await stored(write_samples, self._directory, self._attempt, report.episode, episode.groups)
         await stored(write_trained_groups, self._directory, self._attempt, report.episode, episode.trained.groups)
+        # The state goes first: the journal begins with what the attempt resumed from.
+        await self._tell_state()
         await flow.channel.episode(report)
         self._standing.optimizer_steps = episode.trained.optimizer_steps
         if episode.staged is not None:

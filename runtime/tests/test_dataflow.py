@@ -421,6 +421,14 @@ async def test_makers_without_a_pod_fail_the_attempt_at_its_deadline(
     assert "maker-0 waits for a pod and its model (PlacementPending)" in failure.message
 
 
+async def test_an_episode_quicker_than_the_watch_is_told_after_the_state_that_begins_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_runtime.watch.LOOK_EVERY_SECONDS", 5.0)
+    channel, _ = await run(World(), config_of(tmp_path, episodes=1))
+    assert len(channel.episodes) == 1
+
+
 async def test_makers_that_wait_for_weights_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(self: FakeTrainers, dispatches: Sequence[Dispatch]) -> Trained:
         await asyncio.sleep(0.3)
