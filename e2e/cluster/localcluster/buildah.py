@@ -60,9 +60,7 @@ def config_and_layers(layout: Layout, image: str) -> tuple[bytes, list[Layer]]:
     encoded = base64.b64encode(f"sha256:{found}".encode()).decode()
     config = (storage / "overlay-images" / found / f"={encoded}").read_bytes()
     images = json.loads((storage / "overlay-images" / "images.json").read_text())
-    layers = {
-        layer["id"]: layer for layer in json.loads((storage / "overlay-layers" / "layers.json").read_text())
-    }
+    layers = {layer["id"]: layer for layer in json.loads((storage / "overlay-layers" / "layers.json").read_text())}
     layer_id = next(entry["layer"] for entry in images if entry["id"] == found)
     stacked: list[Layer] = []
     while layer_id:
@@ -92,11 +90,7 @@ def apt_settings(layout: Layout) -> Path:
 
 def _secrets(layout: Layout) -> list[str]:
     """How this machine reaches package indexes: for the build's steps only, and in no layer."""
-    lines = [
-        f"export {name}='{os.environ[name]}'"
-        for name in (*_MACHINE_INDEXES, *_MACHINE_UV)
-        if name in os.environ
-    ]
+    lines = [f"export {name}='{os.environ[name]}'" for name in (*_MACHINE_INDEXES, *_MACHINE_UV) if name in os.environ]
     secrets = []
     certificates = os.environ.get("SSL_CERT_FILE")
     if certificates and Path(certificates).is_file():

@@ -25,9 +25,7 @@ def environment(layout: Layout) -> dict[str, str]:
 
 
 def api_ready(layout: Layout) -> bool:
-    return succeeds(
-        [*_kubectl(layout), "get", "--raw=/readyz", "--request-timeout=3s"], env=environment(layout)
-    )
+    return succeeds([*_kubectl(layout), "get", "--raw=/readyz", "--request-timeout=3s"], env=environment(layout))
 
 
 def node_ready(layout: Layout) -> bool:

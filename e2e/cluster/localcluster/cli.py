@@ -27,9 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cluster.py", description="The real cluster of the end-to-end tests."
-    )
+    parser = argparse.ArgumentParser(prog="cluster.py", description="The real cluster of the end-to-end tests.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="build what is missing and start the cluster; leaves a healthy one alone")
     commands.add_parser("down", help="remove everything but the cache of binaries and images")

@@ -65,9 +65,7 @@ def start_services(layout: Layout) -> None:
 def start_kuberay(layout: Layout) -> None:
     """As a process beside the others, not as a pod: its image would have to be built and imported first, and
     it needs nothing of a pod but the cluster's DNS, which every daemon here has."""
-    checks.kubectl(
-        layout, "apply", "--server-side", "--force-conflicts", f"--filename={layout.crds}", timeout=60
-    )
+    checks.kubectl(layout, "apply", "--server-side", "--force-conflicts", f"--filename={layout.crds}", timeout=60)
     checks.kubectl(
         layout,
         "wait",

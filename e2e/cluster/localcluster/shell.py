@@ -93,9 +93,7 @@ def run_logged(
         raise ClusterError(f"{part}: `{command[0]}` exited {done.returncode}{tail(log)}")
 
 
-def succeeds(
-    command: Sequence[str | Path], *, timeout: float = 10, env: Mapping[str, str] | None = None
-) -> bool:
+def succeeds(command: Sequence[str | Path], *, timeout: float = 10, env: Mapping[str, str] | None = None) -> bool:
     try:
         run(command, part="probe", timeout=timeout, env=env)
     except (ClusterError, OSError):

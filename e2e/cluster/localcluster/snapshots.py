@@ -93,9 +93,7 @@ def _chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def _ensure_snapshot(layout: Layout, name: str, parent: str | None, source: Path) -> None:
-    if succeeds(
-        ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", "snapshots", "info", name]
-    ):
+    if succeeds(["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", "snapshots", "info", name]):
         return
     key = f"extract-{uuid.uuid4()}"
     ctr(layout, "snapshots", "prepare", key, *([parent] if parent else []))

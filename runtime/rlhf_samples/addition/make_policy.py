@@ -7,16 +7,19 @@ The problems are those of reasoning-gym's `chain_sum` with two terms of two digi
 The answer is written from its last character to its first ("115" as "511", "-30" as "03-"), so a carry is
 known before the digit that needs it.
 
-The warm start is supervised, sees `WARM_START_PROBLEMS` of the 16,200 problems, and stops early on purpose:
-what is left to learn is what reinforcement learning shows. The same machine and thread count give the same
-bytes; another machine gives a policy of nearly the same accuracy.
+The warm start is supervised and has two parts. Lessons with right answers, for WARM_START_PROBLEMS of the 16,200
+problems, until the policy has learned to add; then a few steps on careless demonstrations, half of which have a
+wrong digit. The policy then knows the sums but is as careless as its examples, which is what reinforcement
+learning can cure: the reward tells right from wrong where the demonstrations did not. The same machine and
+thread count give the same bytes; another machine gives a policy of nearly the same accuracy.
 """
 
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
 import torch
@@ -28,12 +31,18 @@ PHRASE = "State the final answer to the following arithmetic problem:"
 """reasoning-gym's fixed words; one token, so a prompt is 7 tokens long."""
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+FIRST_DIGIT = 3
+"""Token id of "0"; the digits follow one another."""
 
 SEED = 2
 WARM_START_PROBLEMS = 6000
-STEPS = 500
 BATCH = 256
-LEARNING_RATE = 3e-3
+LEARNED = 0.85
+"""Share of right answers, sampled at temperature 1, at which the lessons end."""
+LESSON_STEPS = 2000
+CARELESS_STEPS = 120
+MISTAKES = 0.5
+"""Share of the careless demonstrations in which one digit is a random one."""
 PROMPT_ROWS = 1500
 IGNORED = -100
 """torch's cross-entropy skips this label; prompt and padding carry it."""
@@ -131,8 +140,8 @@ def sampled_accuracy(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) ->
 
     Exact, where drawing samples would only estimate it.
     """
-    right = [_completion_logprobs(model, t, y).exp() for t, y in zip(tokens.split(1024), labels.split(1024))]
-    return float(torch.cat(right).mean())
+    chunks = zip(torch.split(tokens, 1024), torch.split(labels, 1024), strict=True)
+    return float(torch.cat([_completion_logprobs(model, t, y).exp() for t, y in chunks]).mean())
 
 
 def _completion_logprobs(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> Tensor:
@@ -143,26 +152,56 @@ def _completion_logprobs(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor
     return torch.where(targets == IGNORED, torch.zeros_like(chosen), chosen).sum(-1)
 
 
-def warm_start(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> None:
-    """Supervised steps on the completions with a linear learning-rate decay to a tenth."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1, betas=(0.9, 0.98))
-    batches = _batches(len(tokens))
-    for step in range(STEPS):
+def lessons(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> int:
+    """Supervised steps on right answers until a share LEARNED comes out right; returns how many.
+
+    A fixed number would not do: when the sums "click" differs by hundreds of steps with the rounding.
+    """
+    train = _supervised(model, 2e-3)
+    for step, rows in enumerate(_batches(len(tokens), LESSON_STEPS)):
+        if step % 10 == 0 and sampled_accuracy(model, tokens[:1024], labels[:1024]) >= LEARNED:
+            return step
+        train(tokens[rows], labels[rows], min((step + 1) / 50, 1.0))
+    raise RuntimeError(f"lessons: fewer than {LEARNED} right after {LESSON_STEPS} steps")
+
+
+def careless_demonstrations(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> None:
+    """Supervised steps on answers with mistakes, the learning rate falling to a tenth."""
+    train = _supervised(model, 1e-3)
+    for step, rows in enumerate(_batches(len(tokens), CARELESS_STEPS)):
+        train(*with_mistakes(tokens[rows], labels[rows]), 1 - 0.9 * step / CARELESS_STEPS)
+
+
+def _supervised(model: LlamaForCausalLM, learning_rate: float) -> Callable[[Tensor, Tensor, float], None]:
+    """One AdamW step on tokens and labels, at a multiple of the learning rate."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.1, betas=(0.9, 0.98))
+
+    def train(tokens: Tensor, labels: Tensor, rate: float) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((step + 1) / 50, 1.0) * (1 - 0.9 * step / STEPS)
-        rows = next(batches)
-        count = (labels[rows] != IGNORED).sum()
-        loss = -_completion_logprobs(model, tokens[rows], labels[rows]).sum() / count
+            group["lr"] = learning_rate * rate
+        loss = -_completion_logprobs(model, tokens, labels).sum() / (labels != IGNORED).sum()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
+    return train
 
-def _batches(problems: int) -> Iterator[Tensor]:
-    """Rows of one batch after another, every problem once per pass."""
-    while True:
-        yield from (rows for rows in torch.randperm(problems).split(BATCH) if len(rows) == BATCH)
+
+def with_mistakes(tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """In a share MISTAKES of the rows, one character of the completion (not its EOS) becomes a random digit."""
+    ends = (labels != IGNORED).long().cumsum(-1).argmax(-1, keepdim=True)
+    answer = (labels != IGNORED) & (torch.arange(labels.shape[1]) < ends)
+    chosen = torch.where(answer, torch.rand(labels.shape), torch.zeros(())).argmax(-1, keepdim=True)
+    wrong = torch.randint(FIRST_DIGIT, FIRST_DIGIT + 10, chosen.shape)
+    wrong = torch.where(torch.rand(chosen.shape) < MISTAKES, wrong, labels.gather(-1, chosen))
+    return tokens.scatter(-1, chosen, wrong), labels.scatter(-1, chosen, wrong)
+
+
+def _batches(problems: int, steps: int) -> Iterator[Tensor]:
+    """Rows of `steps` batches, every problem about once per pass."""
+    passes = (torch.split(torch.randperm(problems), BATCH) for _ in count())
+    return islice((rows for batches in passes for rows in batches if len(rows) == BATCH), steps)
 
 
 def main(folder: Path) -> None:
@@ -171,8 +210,9 @@ def main(folder: Path) -> None:
     seen, unseen = problems[:WARM_START_PROBLEMS], problems[WARM_START_PROBLEMS:]
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
-    warm_start(model, *encode(tokenizer, seen))
-    print(f"parameters {sum(p.numel() for p in model.parameters())}")
+    steps = lessons(model, *encode(tokenizer, seen))
+    careless_demonstrations(model, *encode(tokenizer, seen))
+    print(f"parameters {sum(p.numel() for p in model.parameters())}, lessons {steps} steps")
     print(f"accuracy sampled at temperature 1: seen {sampled_accuracy(model, *encode(tokenizer, seen)):.3f}")
     print(f"accuracy sampled at temperature 1: unseen {sampled_accuracy(model, *encode(tokenizer, unseen)):.3f}")
     model.save_pretrained(folder / "policy")
