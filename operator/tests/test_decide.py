@@ -375,6 +375,15 @@ SUBMISSION: dict[str, Case] = {
         requeue=5,
         follows=True,
     ),
+    "handed over and waiting for its driver: nothing is submitted again": Case(
+        status=lambda g: g.submitted(),
+        observed=lambda g: ready(g, submission=Submission("Pending")),
+        phase="Starting",
+        reason="Starting",
+        message="the runtime checks its files and loads models",
+        requeue=5,
+        follows=True,
+    ),
     "Ray does not answer after the record: nothing is concluded and nothing submitted": Case(
         status=lambda g: g.submitted(),
         observed=lambda g: ready(g, submission=Unreachable("timeout")),
