@@ -16,7 +16,7 @@ import traceback
 from rlhf_api.conditions import COORDINATOR_CRASHED
 from rlhf_api.run import RUN_CONFIG_ENV, Failure, RunConfig
 
-from rlhf_runtime import actors, socket_channel
+from rlhf_runtime import ray_workers, socket_channel
 from rlhf_runtime.channel import SupervisorChannel
 from rlhf_runtime.checkpoint import Checkpoints
 from rlhf_runtime.dataflow import Storage, run_dataflow
@@ -73,7 +73,7 @@ class Run:
             log.info("resuming after episode %d from %s", standing.latest_episode, standing.latest_folder)
         # Ray starts while the files are checked; actors are placed when both are done. In a thread of the event
         # loop's pool, which lives as long as the process: a local Ray ends with the thread that started it.
-        connecting = asyncio.ensure_future(asyncio.to_thread(actors.connect, self._config))
+        connecting = asyncio.ensure_future(asyncio.to_thread(ray_workers.connect, self._config))
         try:
             checked = await asyncio.to_thread(preflight, self._config, directory)
             probe = await stored(directory.write_probe)
@@ -81,7 +81,7 @@ class Run:
             # On one machine all actors share its processors; in a cluster each has those of its pod.
             share = available_processors() // (self._config.makers + self._config.trainers)
             threads = max(1, share) if started else None
-            workers = actors.Workers(self._config, probe, threads, checked.training.columns)
+            workers = ray_workers.RayWorkers(self._config, probe, threads, checked.training.columns)
             try:
                 await run_dataflow(
                     workers,
@@ -96,7 +96,7 @@ class Run:
                 await stored(directory.remove_probe, probe)
         finally:
             await asyncio.wait([connecting])
-            await asyncio.to_thread(actors.disconnect)
+            await asyncio.to_thread(ray_workers.disconnect)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -1,6 +1,6 @@
 """What the coordinator and its workers say to each other, and what the dataflow needs of them. No Ray, no torch.
 
-`MakerHandle` and `TrainersHandle` are given by `actors.py` over Ray. The dataflow sees only these, so it can be
+`MakerHandle` and `TrainersHandle` are given by `ray_workers.py` over Ray. The dataflow sees only these, so it can be
 driven by anything that keeps the same promises.
 """
 

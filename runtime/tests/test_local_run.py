@@ -19,7 +19,7 @@ import ray
 import torch
 from rlhf_api import names
 from rlhf_api.run import RunConfig
-from rlhf_runtime import actors
+from rlhf_runtime import ray_workers
 from rlhf_runtime.coordinator import Run, failure_of
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.prompts import Prompt
@@ -211,9 +211,9 @@ async def test_a_trainer_killed_in_the_middle_of_a_publish_leaves_the_maker_free
     config = run_config(tmp_path, policy)
     directory = RunDirectory(config.run_directory)
     probe = directory.write_probe()
-    await asyncio.to_thread(actors.connect, config)
+    await asyncio.to_thread(ray_workers.connect, config)
     try:
-        workers = actors.Workers(config, probe, 1, ("answer",))
+        workers = ray_workers.RayWorkers(config, probe, 1, ("answer",))
         trainers, maker = await asyncio.gather(workers.trainers(None), workers.maker("maker-0"))
         first = await trainers.publish(Order(1, 0, 0), must_differ=False, seconds=60)
         await maker.receive(first, 60)
@@ -237,7 +237,7 @@ async def test_a_trainer_killed_in_the_middle_of_a_publish_leaves_the_maker_free
             await maker._actor.commit.remote(order, "", 1.0)
         assert (await maker.make([task(1)])).groups[0].oldest_version == 0
     finally:
-        await asyncio.to_thread(actors.disconnect)
+        await asyncio.to_thread(ray_workers.disconnect)
 
 
 def task(cursor: int) -> Task:
