@@ -43,7 +43,7 @@ class TrainingLoop:
         flow = self._flow
         # The starting version, or the resumed one: no maker samples before it has it.
         await self._publish(must_differ=False)
-        if flow.version == 0 and self._evaluate():
+        if flow.version == 0 and self._begin_evaluation():
             await self._initial_score()
         self._episode_began = time.monotonic()
         while flow.version < flow.episodes and not flow.stopping:
@@ -78,7 +78,7 @@ class TrainingLoop:
         await flow.pulse.until(lambda: not flow.evaluating or flow.stopping)
         publish_began = time.monotonic()
         await self._publish(must_differ=trained.moved)
-        evaluation = self._evaluate()
+        evaluation = self._begin_evaluation()
         published = time.monotonic()
         staged = await self._stage(scored=evaluation)
         self._episode_began = time.monotonic()
@@ -137,7 +137,7 @@ class TrainingLoop:
         )
         flow.pulse.beat()
 
-    def _evaluate(self) -> bool:
+    def _begin_evaluation(self) -> bool:
         """Begin the evaluation of the version just published, if it is due."""
         flow, config = self._flow, self._flow.config
         if config.evaluation is None or flow.stopping:
