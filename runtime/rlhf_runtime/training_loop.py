@@ -50,6 +50,7 @@ class TrainingLoop:
             await self._episode()
         await self._desk.until_done()
         if flow.version < flow.episodes:
+            await self._save_before_stop()
             raise RunFailure(
                 STOPPED,
                 f"asked to stop: {flow.version} of {flow.episodes} episodes are trained; "
@@ -69,7 +70,6 @@ class TrainingLoop:
         dropped_before = _dropped(flow)
         await self._collect()
         if flow.stopping:
-            await self._save_before_stop()
             return
         collected = time.monotonic()
         trained, groups = await self._train()
@@ -161,7 +161,6 @@ class TrainingLoop:
 
     async def _save_before_stop(self) -> None:
         """Nothing is in training: what has been trained since the last checkpoint must not be lost."""
-        await self._desk.until_done()
         flow = self._flow
         if self._standing.latest_episode == flow.version:
             return

@@ -344,9 +344,10 @@ class StopsAfter(RecordingChannel):
         self.stop = self.stop or report.episode >= self.last
 
 
-async def test_a_stop_saves_what_is_trained_and_the_next_attempt_goes_on_from_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_stop_saves_what_is_trained_and_the_next_attempt_goes_on_from_there(tmp_path: Path, seed: int) -> None:
     config = config_of(tmp_path, episodes=40, checkpointEveryEpisodes=30, evaluation={"uri": "/x"})
-    first, world = StopsAfter(config, 2), World()
+    first, world = StopsAfter(config, 2), World(seed)
     with pytest.raises(ExceptionGroup) as raised:
         await run(world, config, first)
     failure = failure_in(raised.value)
