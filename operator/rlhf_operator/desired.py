@@ -128,9 +128,11 @@ def _worker_group(job: RLHFJob, group: str, replicas: int, resource: str) -> dic
 def _object_store(job: RLHFJob, role: str) -> str:
     """Bytes of a role's object store, by the memory of its Ray container."""
     where, _ = role_of(job, role)
-    resources = pod_template(job, role)["spec"]["containers"][0].get("resources", {})
+    resources = pod_template(job, role)["spec"]["containers"][0].get("resources")
     for kind in ("limits", "requests"):
-        amount = resources.get(kind, {}).get("memory") if isinstance(resources.get(kind, {}), Mapping) else None
+        # Of another shape, or absent: that is for the API server to judge.
+        amounts = resources.get(kind) if isinstance(resources, Mapping) else None
+        amount = amounts.get("memory") if isinstance(amounts, Mapping) else None
         if amount is not None:
             try:
                 return str(max(_OBJECT_STORE_LEAST, int(in_bytes(amount) * _OBJECT_STORE_SHARE)))

@@ -8,7 +8,7 @@ from rlhf_api.run import REPORT_PORT
 from rlhf_api.spec import Head, Makers, Trainers
 
 from rlhf_operator.observed import HEAD_ROLE, RAY_CONTAINER
-from rlhf_operator.templates import lay_under
+from rlhf_operator.templates import TemplateError, lay_under
 
 #: Whom the pods run as unless the template says otherwise: an image may need its own user, though never root.
 _IDENTITY = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -25,7 +25,7 @@ def pod_template(job: RLHFJob, role: str) -> dict[str, Any]:
     pod = lay_under(parameters.template, _pod(job, role, parameters), f"{where}.template")
     pod["spec"]["securityContext"] = {**_IDENTITY, **pod["spec"]["securityContext"]}
     if (code := _code_path(job)) is not None:
-        _put_first_on_path(pod["spec"]["containers"][0], code)
+        _put_first_on_path(pod["spec"]["containers"][0], code, where)
     return pod
 
 
@@ -97,11 +97,19 @@ def _env(job: RLHFJob) -> list[dict[str, Any]]:
     return list(variables.values())
 
 
-def _put_first_on_path(container: dict[str, Any], code: str) -> None:
-    """The user's code before what PYTHONPATH holds already."""
-    others = [variable for variable in container["env"] if variable.get("name") != "PYTHONPATH"]
-    known = [variable["value"] for variable in container["env"] if variable not in others and "value" in variable]
-    container["env"] = [*others, {"name": "PYTHONPATH", "value": ":".join([code, *known])}]
+def _put_first_on_path(container: dict[str, Any], code: str, where: str) -> None:
+    """The user's code before what PYTHONPATH holds already. Raises TemplateError when that is not plain text."""
+    paths = [code]
+    others: list[dict[str, Any]] = []
+    for variable in container["env"]:
+        value = variable.get("value") or ""
+        if variable.get("name") != "PYTHONPATH":
+            others.append(variable)
+        elif variable.get("valueFrom") or not isinstance(value, str):
+            raise TemplateError(f"{where}: PYTHONPATH: expected a plain text value: runtime.code goes before it")
+        elif value:
+            paths.append(value)
+    container["env"] = [*others, {"name": "PYTHONPATH", "value": ":".join(paths)}]
 
 
 def _code_path(job: RLHFJob) -> str | None:

@@ -1,5 +1,6 @@
 """Kubernetes quantities of memory in bytes."""
 
+import math
 import re
 
 _FORM = re.compile(r"^([+-]?\d+(?:\.\d*)?|\.\d+)(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?$")
@@ -14,4 +15,7 @@ def in_bytes(quantity: int | str) -> int:
         raise ValueError(f"found {quantity!r}, expected a quantity such as 2Gi")
     number, exponent, suffix = match.groups()
     scale = (_DECIMAL | _BINARY)[suffix] if suffix else 1.0
-    return int(float(number + (exponent or "")) * scale)
+    value = float(number + (exponent or "")) * scale
+    if not math.isfinite(value):
+        raise ValueError(f"found {quantity!r}, expected a number of bytes that a machine can have")
+    return int(value)

@@ -131,11 +131,32 @@ def test_the_template_itself_is_not_changed(given: G) -> None:
             {"spec": {"containers": [{"name": "ray", "resources": {"limits": {"memory": "lots"}}}]}},
             "spec.makers: memory limits: found 'lots', expected a quantity such as 2Gi",
         ),
+        (
+            {"spec": {"containers": [{"name": "ray", "resources": {"limits": {"memory": "1e999"}}}]}},
+            "spec.makers: memory limits: found '1e999', expected a number of bytes that a machine can have",
+        ),
+        (
+            {"spec": {"containers": [{"name": "ray", "env": [{"name": "PYTHONPATH", "value": 5}]}]}},
+            "spec.makers: PYTHONPATH: expected a plain text value",
+        ),
+        (
+            {"spec": {"containers": [{"name": "ray", "env": [{"name": "PYTHONPATH", "valueFrom": {"fieldRef": {}}}]}]}},
+            "spec.makers: PYTHONPATH: expected a plain text value",
+        ),
     ],
 )
 def test_a_template_of_the_wrong_shape_says_where(given: G, template: dict[str, Any], message: str) -> None:
     with pytest.raises(TemplateError, match=message):
-        desired.ray_cluster(given.job(makers={"template": template}), 1)
+        desired.ray_cluster(given.job(makers={"template": template}, runtime={"code": {"path": "/code"}}), 1)
+
+
+@pytest.mark.parametrize("resources", [None, [], {"limits": None}, {"limits": []}])
+def test_resources_that_are_none_are_left_for_the_api_server_to_judge(given: G, resources: Any) -> None:
+    template = {"spec": {"containers": [{"name": "ray", "resources": resources}]}}
+    cluster = desired.ray_cluster(given.job(makers={"template": template}), 1)
+    makers = cluster["spec"]["workerGroupSpecs"][0]
+    assert makers["template"]["spec"]["containers"][0]["resources"] == resources
+    assert makers["rayStartParams"]["object-store-memory"] == str(512 * 1024**2)
 
 
 def test_what_is_not_merged_is_left_for_the_api_server_to_judge(given: G) -> None:
