@@ -10,15 +10,13 @@ from rlhf_api import names
 from rlhf_api.job import API_VERSION, KIND, RLHFJob
 
 from rlhf_operator.observed import HEAD_ROLE, Code
-from rlhf_operator.pods import job_labels, pod_template, role_of
+from rlhf_operator.pods import TOKEN_KEY, job_labels, pod_template, role_of
 from rlhf_operator.quantities import in_bytes
 from rlhf_operator.templates import TemplateError
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_KIND = "RayCluster"
 RAY_PLURAL = "rayclusters"
-#: The key that KubeRay reads in ``authOptions.secretName``.
-TOKEN_KEY = "auth_token"
 
 #: Ray's object store lives in /dev/shm, which counts against the container's memory. Ray refuses less than the
 #: least; without any memory resource Ray would take a share of the whole node, so a fixed size is set.

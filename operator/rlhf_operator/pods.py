@@ -4,7 +4,7 @@ from typing import Any
 
 from rlhf_api import names
 from rlhf_api.job import RLHFJob
-from rlhf_api.run import REPORT_PORT
+from rlhf_api.run import REPORT_PORT, TOKEN_ENV
 from rlhf_api.spec import Head, Makers, Trainers
 
 from rlhf_operator.observed import HEAD_ROLE, RAY_CONTAINER
@@ -12,6 +12,8 @@ from rlhf_operator.templates import TemplateError, lay_under
 
 #: Whom the pods run as unless the template says otherwise: an image may need its own user, though never root.
 _IDENTITY = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
+#: The key that KubeRay reads in ``authOptions.secretName``.
+TOKEN_KEY = "auth_token"
 _STORAGE_VOLUME = "rlhf-storage"
 _CODE_VOLUME = "rlhf-code"
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
@@ -89,10 +91,14 @@ def _ray_container(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
 
 
 def _env(job: RLHFJob) -> list[dict[str, Any]]:
-    """The runtime's variables, and the one that tells an actor which pod it is in."""
+    """The runtime's variables, the job's token, and the name of the pod for the actor in it."""
     variables = {variable.name: variable.to_dict() for variable in job.spec.runtime.env}
     pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
     variables[names.POD_NAME_ENV] = {"name": names.POD_NAME_ENV, "valueFrom": pod_name}
+    # KubeRay would set these two, but leaves them where they are set: nobody's may open Ray to all or lock us out.
+    token = {"secretKeyRef": {"name": names.token_secret_name(job), "key": TOKEN_KEY}}
+    variables["RAY_AUTH_MODE"] = {"name": "RAY_AUTH_MODE", "value": "token"}
+    variables[TOKEN_ENV] = {"name": TOKEN_ENV, "valueFrom": token}
     variables.setdefault("RAY_USAGE_STATS_ENABLED", {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"})
     return list(variables.values())
 

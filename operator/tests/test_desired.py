@@ -111,6 +111,19 @@ def test_a_variable_of_ours_replaces_the_template_s_wholly(given: G) -> None:
     assert [entry for entry in env if entry["name"] == "HF_TOKEN"] == [{"name": "HF_TOKEN", "value": "x"}]
 
 
+def test_no_variable_of_the_user_switches_off_or_replaces_the_token(given: G) -> None:
+    theirs = [{"name": "RAY_AUTH_MODE", "value": "disabled"}, {"name": "RAY_AUTH_TOKEN", "value": "known"}]
+    template = {"spec": {"containers": [{"name": "ray", "env": theirs}]}}
+    job = given.job(makers={"template": template}, runtime={"env": theirs})
+    secret = {"name": desired.secret(job, b"key")["metadata"]["name"], "key": "auth_token"}
+    for role in ("head", "maker"):
+        env = pod_template(job, role)["spec"]["containers"][0]["env"]
+        assert [entry for entry in env if entry["name"].startswith("RAY_AUTH")] == [
+            {"name": "RAY_AUTH_MODE", "value": "token"},
+            {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": secret}},
+        ]
+
+
 def test_the_template_itself_is_not_changed(given: G) -> None:
     job = full(given)
     before = yaml.dump(job.spec.makers.template)
