@@ -63,8 +63,8 @@ class Cluster:
         path = _core_path(job.namespace, "persistentvolumeclaims", claim.claim_name)
         return await _or_none(self._kube.call("get", "persistentvolumeclaims", path)) is not None
 
-    async def prove(self, job: RLHFJob) -> tuple[Obstacle, ...]:
-        """What the API server says to a pod of each role and to the RayCluster, without creating anything."""
+    async def prove(self, job: RLHFJob, code: Code | None) -> tuple[Obstacle, ...]:
+        """What the API server says to a pod of each role and to the job's children, without creating anything."""
         try:
             pods = desired.trial_pods(job)
             ray_cluster = desired.ray_cluster(job, job.status.incarnation)
@@ -72,6 +72,9 @@ class Cluster:
             return (Obstacle(conditions.TEMPLATE_INVALID, str(error), heals=False),)
         found = [await self._prove_pod(role, pod) for role, pod in pods.items()]
         found.append(await self._prove_cluster(ray_cluster))
+        found.append(await self._prove_child("secrets", desired.secret(job, self._key)))
+        if code is not None:
+            found.append(await self._prove_child("configmaps", desired.config_map(job, code)))
         return tuple(obstacle for obstacle in found if obstacle is not None)
 
     async def _prove_pod(self, role: str, pod: Raw) -> Obstacle | None:
@@ -96,6 +99,18 @@ class Cluster:
         except Refused as error:
             message = f"the API server refuses the RayCluster: {error.message}"
             return Obstacle(conditions.RAY_CLUSTER_INVALID, message, heals=error.code == 403)
+        except Conflict:
+            return None
+        return None
+
+    async def _prove_child(self, resource: str, manifest: Raw) -> Obstacle | None:
+        """A quota, a policy or a missing permission may be what refuses it, and may be changed."""
+        try:
+            path = _core_path(manifest["metadata"]["namespace"], resource)
+            await self._kube.call("create", resource, path, manifest, _DRY_RUN)
+        except Refused as error:
+            message = f"the API server refuses the job's {manifest['kind']}: {error.message}"
+            return Obstacle(conditions.PROVISIONING, message, heals=True)
         except Conflict:
             return None
         return None

@@ -98,7 +98,7 @@ class Observer:
             return (refusal,) if refusal else ()
         if job.status.submission_id:
             return ()  # it was there: it has been deleted, and what comes is a new incarnation
-        return (*await self._missing(job, seen), *await self._cluster.prove(job))
+        return (*await self._missing(job, seen), *await self._cluster.prove(job, seen.code))
 
     async def _missing(self, job: RLHFJob, seen: Observed) -> list[Obstacle]:
         found = []

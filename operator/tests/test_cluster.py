@@ -122,6 +122,20 @@ STRICT = 'strict decoding error: unknown field "spec.nodeSelektor"'
             "the API server refuses the RayCluster: ",
             False,
         ),
+        (
+            ("POST", "/secrets"),
+            ("Forbidden", "secrets is forbidden: exceeded quota: objects, requested: 1, used: 5, limited: 5"),
+            "Provisioning",
+            "the API server refuses the job's Secret: ",
+            True,
+        ),
+        (
+            ("POST", "/configmaps"),
+            ("Forbidden", "configmaps is forbidden: exceeded quota: objects, requested: 1, used: 5, limited: 5"),
+            "Provisioning",
+            "the API server refuses the job's ConfigMap: ",
+            True,
+        ),
     ],
 )
 async def test_what_the_dry_run_says(
@@ -135,7 +149,7 @@ async def test_what_the_dry_run_says(
     heals: bool,
 ) -> None:
     server.answers[verb_and_path] = answer
-    [obstacle] = await cluster.prove(given.job(given.begun()))
+    [obstacle] = await cluster.prove(given.job(given.begun()), Code({"rewards.py": "x"}, {}))
     assert (obstacle.reason, obstacle.heals) == (reason, heals)
     assert obstacle.message.startswith(message)
     assert answer[1] in obstacle.message, "the server's own words are kept"
@@ -143,12 +157,14 @@ async def test_what_the_dry_run_says(
 
 
 async def test_a_dry_run_asks_for_strictness_and_creates_nothing(server: Server, cluster: Cluster, given: G) -> None:
-    assert await cluster.prove(given.job(given.begun())) == ()
+    assert await cluster.prove(given.job(given.begun()), Code({"rewards.py": "x"}, {})) == ()
     assert [(method, path.rsplit("/", 1)[-1]) for method, path, _ in server.requests] == [
         ("POST", "pods"),
         ("POST", "pods"),
         ("POST", "pods"),
         ("POST", "rayclusters"),
+        ("POST", "secrets"),
+        ("POST", "configmaps"),
     ]
     assert {tuple(query.items()) for _, _, query in server.requests} == {
         (("dryRun", "All"), ("fieldValidation", "Strict"))
@@ -160,7 +176,7 @@ async def test_a_template_that_cannot_be_merged_is_refused_without_asking(
     server: Server, cluster: Cluster, given: G
 ) -> None:
     job = given.job(given.begun(), makers={"template": {"spec": {"containers": "x"}}})
-    [obstacle] = await cluster.prove(job)
+    [obstacle] = await cluster.prove(job, None)
     assert (obstacle.reason, obstacle.heals) == ("TemplateInvalid", False)
     assert obstacle.message == "spec.makers.template.spec.containers: found str, expected a list"
     assert server.requests == []

@@ -187,7 +187,7 @@ class FakeCluster:
     async def claim_exists(self, job: RLHFJob) -> bool:
         return True
 
-    async def prove(self, job: RLHFJob) -> tuple[()]:
+    async def prove(self, job: RLHFJob, code: Code | None) -> tuple[()]:
         return ()
 
     async def kuberay_refusal(self, namespace: str, uid: str) -> None:

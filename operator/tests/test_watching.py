@@ -83,7 +83,7 @@ class Cluster:
     async def claim_exists(self, job: RLHFJob) -> bool:
         return False
 
-    async def prove(self, job: RLHFJob) -> tuple[()]:
+    async def prove(self, job: RLHFJob, code: Code | None) -> tuple[()]:
         self.reads.append("prove")
         return ()
 
