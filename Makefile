@@ -49,6 +49,6 @@ test-full: venv cluster-up ## every sample, every bad job, every control
 	python3 e2e/cluster/cluster.py exec -- $(PY) -m pytest --timeout=3600 e2e
 
 demo: venv ## run the sample on this machine, live
-	.venv/bin/rlhfjob run -f manifests/samples/addition.yaml --storage runs
+	.venv/bin/rlhfjob run -f manifests/samples/addition.yaml --storage runs --fresh
 
 .PHONY: help venv generate lock verify unit cluster-up cluster-down e2e test test-full demo
