@@ -30,6 +30,8 @@ from rlhf_operator.watched import Watched
 log = logging.getLogger("rlhf_operator")
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+#: Passes that run at once: those that ask heads which do not answer wait for seconds, and others must not.
+_PASSES_AT_ONCE = 32
 _PHASES = (PENDING, PROVISIONING, STARTING, RUNNING, RECOVERING, SUCCEEDED, FAILED)
 
 
@@ -66,8 +68,13 @@ async def run(settings: Settings) -> None:
     start_http_server(settings.metrics_port, registry=metrics.registry)
     watched = Watched()
     _count_jobs(metrics, watched)
-    # No proxy and no cookies: heads are addressed by pod IP.
-    async with await connect(metrics) as kube, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+    # No proxy and no cookies: heads are addressed by pod IP. No limit: every running job holds a connection, and a
+    # poll that waits for one would look like a supervisor's silence.
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        await connect(metrics) as kube,
+        aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,
+    ):
         work = _Work(watched, kube, session, metrics, settings)
         leading = asyncio.create_task(work.lead(), name="leader")
         told = asyncio.Event()
@@ -122,7 +129,7 @@ class _Work:
         links = Links(self._session, self.enqueue)
         observer = Observer(self._watched, cluster, ray)
         passes = Passes(self._watched, observer, cluster, ray, links, self._metrics, Throttle())
-        self._queue = WorkQueue(passes.process, depth=self._metrics.queue_depth)
+        self._queue = WorkQueue(passes.process, workers=_PASSES_AT_ONCE, depth=self._metrics.queue_depth)
         for raw in self._watched.jobs:
             self.enqueue((raw["metadata"]["namespace"], raw["metadata"]["name"]))
         try:
