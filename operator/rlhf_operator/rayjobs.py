@@ -1,5 +1,6 @@
 """Ray's job REST API on a head: submit, ask, stop. No answer is told apart from "never heard of it"."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.names import storage_root
 from rlhf_api.run import RUN_CONFIG_ENV, run_config
 
+from rlhf_operator.heads import address, text_of
 from rlhf_operator.observed import Submission, Unreachable
 from rlhf_operator.plan import Submit
 
@@ -73,16 +75,20 @@ class RayJobs:
             raise RayRefused(f"stop {submission_id}: {status}: {text.strip()[-500:]}")
 
     async def _request(self, method: str, ip: str, token: str, path: str, body: Any = None) -> tuple[int, str, Any]:
-        url = f"http://{_host(ip)}:{self._port}{path}"
+        url = f"{address(ip, self._port)}{path}"
         headers = {"Authorization": f"Bearer {token}"}
-        async with self._session.request(method, url, json=body, headers=headers, timeout=TIMEOUT) as response:
-            text = await response.text()
-            is_json = response.status == 200 and response.content_type == "application/json"
-            return response.status, text, await response.json() if is_json else None
+        async with self._session.request(
+            method, url, json=body, headers=headers, timeout=TIMEOUT, allow_redirects=False
+        ) as response:
+            text = await text_of(response)
+            return response.status, text, _content(text) if response.content_type == "application/json" else None
 
 
-def _host(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip
+def _content(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None  # cut, or not what it says it is
 
 
 def _reason(error: BaseException) -> str:

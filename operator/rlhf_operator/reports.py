@@ -19,6 +19,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.run import MAX_EPISODES_PER_REPORT, REPORT_PORT, LiveSettings, Report
 from rlhf_api.status import EpisodeReport, ReportCursor
 
+from rlhf_operator.heads import address, text_of
 from rlhf_operator.plan import Acknowledge
 from rlhf_operator.queue import Key
 from rlhf_operator.report_view import NOTHING_HEARD, Follow, ReportView
@@ -75,7 +76,7 @@ class Links:
             return
         self.drop(key)
         if target is not None:
-            supervisor = _Supervisor(self._session, f"http://{_host(target.ip)}:{self._port}", token)
+            supervisor = _Supervisor(self._session, address(target.ip, self._port), token)
             self._links[key] = _Link(target, supervisor, _settings(job), self._pace, lambda: self._changed(key))
 
     def written(self, key: Key, cursor: ReportCursor) -> None:
@@ -117,8 +118,10 @@ class _Supervisor:
         query = {"attempt": cursor.attempt, "seq": cursor.seq, "revision": revision, "wait": wait}
         timeout = aiohttp.ClientTimeout(total=wait + 10, connect=5)
         url = f"{self._url}/v1/report"
-        async with self._session.get(url, params=query, headers=self._headers, timeout=timeout) as response:
-            text = await response.text()
+        async with self._session.get(
+            url, params=query, headers=self._headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            text = await text_of(response)
             if response.status != 200:
                 raise BadAnswer(f"{response.status}: {text.strip()[:200]}")
         try:
@@ -133,9 +136,12 @@ class _Supervisor:
         """Live settings, again after every reconnect: they are idempotent."""
         timeout = aiohttp.ClientTimeout(total=10, connect=5)
         url = f"{self._url}/v1/settings"
-        async with self._session.put(url, json=settings.to_dict(), headers=self._headers, timeout=timeout) as response:
+        async with self._session.put(
+            url, json=settings.to_dict(), headers=self._headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            text = await text_of(response)
             if response.status >= 300:
-                raise BadAnswer(f"settings: {response.status}: {(await response.text()).strip()[:200]}")
+                raise BadAnswer(f"settings: {response.status}: {text.strip()[:200]}")
 
 
 class _Link:
@@ -246,7 +252,3 @@ class _Link:
 
 def _settings(job: RLHFJob) -> LiveSettings:
     return LiveSettings(generation=job.generation, max_staleness=job.spec.max_staleness, episodes=job.spec.episodes)
-
-
-def _host(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
+from rlhf_operator.heads import MAX_ANSWER
 from rlhf_operator.observed import Submission, Unreachable
 from rlhf_operator.plan import Submit
 from rlhf_operator.rayjobs import RayJobs, RayRefused
@@ -122,9 +123,21 @@ async def test_a_head_that_never_heard_of_it_says_so(ray: RayJobs) -> None:
     assert await ray.ask(HOST, "token", ID) == Submission("Unknown")
 
 
-async def test_a_404_of_something_else_is_no_answer() -> None:
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ({"status": 404, "text": "404 page not found"}, "404: 404 page not found"),
+        ({"status": 302, "headers": {"Location": "/secret"}}, "302: found a redirect, expected an answer"),
+        ({"text": '{"status": "RUNN', "content_type": "application/json"}, '200: {"status": "RUNN'),
+        ({"body": b"x" * (MAX_ANSWER + 1)}, f"found an answer of more than {MAX_ANSWER} bytes, expected less"),
+    ],
+)
+async def test_what_something_else_says_in_the_head_is_no_answer(answer: dict[str, Any], error: str) -> None:
+    paths = []
+
     async def elsewhere(request: web.Request) -> web.Response:
-        return web.Response(status=404, text="404 page not found")
+        paths.append(request.path)
+        return web.Response(**answer)
 
     application = web.Application()
     application.router.add_get("/{path:.*}", elsewhere)
@@ -132,9 +145,10 @@ async def test_a_404_of_something_else_is_no_answer() -> None:
     await runner.setup()
     await web.TCPSite(runner, HOST, 0).start()
     async with aiohttp.ClientSession() as session:
-        answer = await RayJobs(session, port=runner.addresses[0][1]).ask(HOST, "token", ID)
+        found = await RayJobs(session, port=runner.addresses[0][1]).ask(HOST, "token", ID)
     await runner.cleanup()
-    assert answer == Unreachable("404: 404 page not found")
+    assert found == Unreachable(error)
+    assert paths == [f"/api/jobs/{ID}"]
 
 
 async def test_errors_of_the_head_are_no_answer(head: Head, ray: RayJobs) -> None:
