@@ -11,16 +11,6 @@ CLUSTER_READY: Final = "ClusterReady"  # head and all workers are ready
 RUNTIME_READY: Final = "RuntimeReady"  # the supervisor answers; Unknown when it cannot be reached
 STALENESS_WITHIN_BOUNDS: Final = "StalenessWithinBounds"  # measured staleness is at most maxStaleness
 
-CONDITION_TYPES: Final = (
-    READY,
-    RECONCILING,
-    STALLED,
-    SUCCEEDED,
-    CLUSTER_READY,
-    RUNTIME_READY,
-    STALENESS_WITHIN_BOUNDS,
-)
-
 # Reasons for a job that is on its way.
 PENDING: Final = "Pending"  # seen, nothing created yet
 PROVISIONING: Final = "Provisioning"  # pods of the RayCluster are not all ready

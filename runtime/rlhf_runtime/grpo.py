@@ -49,16 +49,6 @@ def token_entropy(logits_btv: Tensor, temperature: float) -> Tensor:
     return -terms_btv.sum(-1)
 
 
-def completion_mask(tokens_bt: Tensor, eos_id: int) -> Tensor:
-    """True up to and including the first EOS: [b, t] bool.
-
-    The first EOS is a decision of the policy and counts, also where the padding token is the EOS token.
-    """
-    is_eos_bt = tokens_bt == eos_id
-    eos_before_bt = is_eos_bt.long().cumsum(-1) - is_eos_bt.long()
-    return eos_before_bt == 0
-
-
 def position_ids(attention_mask_bl: Tensor) -> Tensor:
     """Position of each token counted from the row's first real token: [b, l] int64; padding before it gets 0."""
     mask_bl = attention_mask_bl.long()
@@ -129,12 +119,6 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     Unbiased for tokens drawn from the sampling policy, and never negative.
     """
     return torch.expm1(log_ratio.float()) - log_ratio.float()
-
-
-def effective_sample_size(weights: Tensor) -> Tensor:
-    """(sum w)^2 / (n sum w^2), in (0, 1]: 1 when all importance weights are equal (Kish 1965)."""
-    weights = weights.double()
-    return weights.sum() ** 2 / (weights.numel() * (weights**2).sum())
 
 
 METRIC_SUMS = ("tokens", "clipped", "kl", "entropy", "ratio", "ratio_squared")

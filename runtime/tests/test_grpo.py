@@ -7,8 +7,6 @@ import torch
 from rlhf_runtime.grpo import (
     Aggregation,
     approximate_kl,
-    completion_mask,
-    effective_sample_size,
     group_advantages,
     loss_denominator,
     metric_sums,
@@ -170,18 +168,6 @@ def test_a_nan_behind_the_mask_reaches_neither_loss_nor_gradient_nor_metrics(whe
     assert metrics(sums) == {"clip_fraction": 0.0, "kl": 0.0, "entropy": 0.5, "ratio": 1.0, "ratio_ess": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([5, 6, 9, 9, 9], [1, 1, 1, 0, 0]),
-        ([9, 5, 9, 6, 0], [1, 0, 0, 0, 0]),
-        ([5, 6, 7, 8, 5], [1, 1, 1, 1, 1]),
-    ],
-)
-def test_the_first_eos_counts_and_what_follows_does_not(tokens: list[int], expected: list[int]) -> None:
-    assert completion_mask(torch.tensor([tokens]), eos_id=9).int().tolist() == [expected]
-
-
 def test_positions_are_counted_from_the_first_real_token() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
     assert position_ids(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]]
@@ -222,11 +208,6 @@ def test_logprobs_and_entropy_are_those_of_trl_and_are_fp32_for_bf16_logits() ->
 def test_a_token_that_cannot_occur_leaves_the_entropy_finite() -> None:
     logits = torch.tensor([[[0.0, 0.0, -float("inf")]]])
     assert float(token_entropy(logits, 1.0)) == pytest.approx(math.log(2))
-
-
-def test_effective_sample_size() -> None:
-    """6^2 / (4 * 12.08)."""
-    assert float(effective_sample_size(torch.tensor([1.2, 0.8, 1.0, 3.0]))) == pytest.approx(0.745033, abs=1e-6)
 
 
 def test_metrics_of_a_batch_are_those_of_its_parts_together() -> None:
