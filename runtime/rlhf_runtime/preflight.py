@@ -78,9 +78,10 @@ def load_tokenizer(uri: str, model: ModelFolder) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(model.path), local_files_only=True)
     except Exception as error:
         # transformers says that there is no tokenizer, or a broken one, by many kinds of exception.
+        first = next(iter(str(error).splitlines()), type(error).__name__)
         raise RunFailure(
             MODEL_INVALID,
-            f"models.actor.uri: {uri}: no tokenizer can be loaded from {model.path}: {str(error).splitlines()[0]}",
+            f"models.actor.uri: {uri}: no tokenizer can be loaded from {model.path}: {first}",
             permanent=True,
         ) from error
     if tokenizer.eos_token_id is None:
