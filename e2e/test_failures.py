@@ -85,12 +85,12 @@ CORE = (
 )
 MORE = (
     Bad("raises", _reward("bad_rewards:raises"), "BackoffLimitExceeded", "no such column"),
-    Bad("short", _reward("bad_rewards:short"), "RewardFunctionInvalid", "expected"),
+    Bad("short", _reward("bad_rewards:short"), "RewardFunctionInvalid", "it returned 1 numbers for"),
     Bad("nan", _reward("bad_rewards:not_a_number"), "RewardFunctionInvalid", "nan"),
     Bad("empty", _prompts("/etc/rlhf/code/empty.jsonl"), "DatasetEmpty", "0 rows"),
     Bad("array", _prompts("/etc/rlhf/code/array.jsonl"), "PromptsInvalid", "one object per line"),
     Bad("nofile", _prompts("/etc/rlhf/code/none.jsonl"), "PromptsInvalid", "none.jsonl"),
-    Bad("long", lambda spec: spec["prompts"].update(maxPromptTokens=2), "PromptsInvalid", "2"),
+    Bad("long", lambda spec: spec["prompts"].update(maxPromptTokens=2), "PromptsInvalid", "at most 2 (prompts.maxPromptTokens)"),
     Bad("model", lambda spec: spec["models"]["actor"].update(uri="/nope"), "ModelInvalid", "/nope"),
     Bad(
         "claim",
