@@ -90,7 +90,12 @@ MORE = (
     Bad("empty", _prompts("/etc/rlhf/code/empty.jsonl"), "DatasetEmpty", "0 rows"),
     Bad("array", _prompts("/etc/rlhf/code/array.jsonl"), "PromptsInvalid", "one object per line"),
     Bad("nofile", _prompts("/etc/rlhf/code/none.jsonl"), "PromptsInvalid", "none.jsonl"),
-    Bad("long", lambda spec: spec["prompts"].update(maxPromptTokens=2), "PromptsInvalid", "at most 2 (prompts.maxPromptTokens)"),
+    Bad(
+        "long",
+        lambda spec: spec["prompts"].update(maxPromptTokens=2),
+        "PromptsInvalid",
+        "at most 2 (prompts.maxPromptTokens)",
+    ),
     Bad("model", lambda spec: spec["models"]["actor"].update(uri="/nope"), "ModelInvalid", "/nope"),
     Bad(
         "claim",
