@@ -10,8 +10,8 @@ import re
 import time
 from collections import Counter
 
-from conftest import make_namespace
 from kube import ROOT, JsonObject, Kubectl, documents, eventually
+from namespaces import delete_namespace, make_namespace
 
 SECONDS = 60
 OPERATOR = "deployment/rlhf-operator"
@@ -70,7 +70,7 @@ def main() -> None:
     kubectl.wait_for_job("finished", "Succeeded", "5m")
     eventually("its pods are gone", lambda: not kubectl.items("pods"), 120)
     measure(operator, "a finished job")
-    kubectl.run("delete", "namespace", kubectl.namespace, "--timeout=120s")
+    delete_namespace(kubectl)
 
 
 if __name__ == "__main__":

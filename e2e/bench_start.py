@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from conftest import make_namespace
 from kube import ROOT, JsonObject, Kubectl, documents
+from namespaces import delete_namespace, make_namespace
 
 ENTRYPOINT = "python -c 'import time; time.sleep(3)'"
 
@@ -89,7 +89,7 @@ def main() -> None:
         rows.append((driver, episode, measure_rayjob(kubectl, f"theirs-{index}", cluster)))
         print(f"run {index + 1}: {_figures(*rows[-1])}", flush=True)
     print(f"medians: {_figures(*(statistics.median(column) for column in zip(*rows, strict=True)))}")
-    kubectl.run("delete", "namespace", kubectl.namespace, "--timeout=120s")
+    delete_namespace(kubectl)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
 Runs inside the cluster's network (`make e2e` does that). Nothing here skips: without a cluster every test fails.
 """
 
-import os
-import subprocess
 from collections.abc import Iterator
 
 import pytest
-from kube import ROOT, STORAGE, Kubectl
+from kube import ROOT, Kubectl
+from namespaces import delete_namespace, make_namespace
 
 
 @pytest.fixture(scope="session")
@@ -21,42 +20,6 @@ def operator() -> Kubectl:
     return kubectl
 
 
-def _volume(namespace: str) -> dict[str, object]:
-    folder = STORAGE / namespace
-    subprocess.run(["rm", "-rf", str(folder)], check=True)
-    folder.mkdir(parents=True)
-    os.chown(folder, 1000, 1000)
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"e2e-{namespace}"},
-        "spec": {
-            "capacity": {"storage": "10Gi"},
-            "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(folder), "type": "Directory"},
-            "claimRef": {"namespace": namespace, "name": "rlhf-storage"},
-        },
-    }
-
-
-def make_namespace(name: str) -> Kubectl:
-    """A namespace that enforces restricted pod security, with the samples' storage claim bound to a folder."""
-    kubectl = Kubectl(name)
-    kubectl.run("delete", "namespace", name, "--ignore-not-found", "--timeout=120s")
-    kubectl.run("delete", "pv", f"e2e-{name}", "--ignore-not-found", "--timeout=60s")
-    kubectl.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
-        },
-        _volume(name),
-    )
-    kubectl.run("apply", "-f", str(ROOT / "manifests" / "samples" / "storage.yaml"))
-    return kubectl
-
-
 @pytest.fixture(scope="module")
 def kubectl(request: pytest.FixtureRequest, operator: Kubectl) -> Iterator[Kubectl]:
     """kubectl in a namespace of the test module's own; on failure its objects and logs are printed."""
@@ -66,8 +29,7 @@ def kubectl(request: pytest.FixtureRequest, operator: Kubectl) -> Iterator[Kubec
     yield kubectl
     if request.session.testsfailed > failed_before:
         _dump(kubectl, operator)
-    kubectl.run("delete", "namespace", name, "--timeout=180s")
-    kubectl.run("delete", "pv", f"e2e-{name}", "--ignore-not-found", "--timeout=60s")
+    delete_namespace(kubectl)
 
 
 def _dump(kubectl: Kubectl, operator: Kubectl) -> None:

@@ -57,6 +57,23 @@ def _template(role: str, template: Spec) -> Callable[[Spec], None]:
     return lambda spec: spec[role].update(template=template)
 
 
+def _own_storage(**mount: Any) -> Callable[[Spec], None]:
+    """Every pod gets a storage of its own at the same path."""
+    template = {
+        "spec": {
+            "volumes": [{"name": "own", "emptyDir": {}}],
+            "containers": [{"name": "ray", "volumeMounts": [{"name": "own", "mountPath": "/data", **mount}]}],
+        }
+    }
+
+    def change(spec: Spec) -> None:
+        spec["checkpoint"]["storage"] = {"path": "/data"}
+        for role in ("head", "makers", "trainers"):
+            spec[role]["template"] = template
+
+    return change
+
+
 #: One of each family runs in `make test`; all of them in `make test-full`.
 CORE = (
     Bad(
@@ -96,6 +113,8 @@ MORE = (
         "PromptsInvalid",
         "at most 2 (prompts.maxPromptTokens)",
     ),
+    Bad("shared", _own_storage(), "StorageNotShared", "/data"),
+    Bad("readonly", _own_storage(readOnly=True), "StorageReadOnly", "/data"),
     Bad("model", lambda spec: spec["models"]["actor"].update(uri="/nope"), "ModelInvalid", "/nope"),
     Bad(
         "claim",

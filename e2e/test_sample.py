@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -99,6 +101,13 @@ def test_the_columns_say_what_happened(run: Run) -> None:
     assert float(row["REWARD"]) == pytest.approx(run.status["reward"]["last"])
     assert int(row["STALENESS"]) <= run.job["spec"]["maxStaleness"]
     assert row["MAKERS"] == "0/1", "a finished job has no makers"
+
+
+def test_history_reads_the_same_from_the_cluster(run: Run, kubectl: Kubectl) -> None:
+    command = ["rlhf_cli.main", "history", "addition", "-n", kubectl.namespace, "-o", "json"]
+    done = subprocess.run([sys.executable, "-m", *command], text=True, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == run.status["episodes"]
 
 
 def test_an_operator_killed_ten_times_made_one_cluster_and_one_submission(run: Run) -> None:
