@@ -1,14 +1,13 @@
 """Namespaces for tests: restricted pod security enforced, the samples' storage claim bound to a folder of the node."""
 
 import os
-import subprocess
+import shutil
 
 from kube import ROOT, STORAGE, Kubectl
 
 
 def _volume(namespace: str) -> dict[str, object]:
     folder = STORAGE / namespace
-    subprocess.run(["rm", "-rf", str(folder)], check=True)
     folder.mkdir(parents=True)
     os.chown(folder, 1000, 1000)
     return {
@@ -42,6 +41,7 @@ def make_namespace(name: str) -> Kubectl:
 
 
 def delete_namespace(kubectl: Kubectl) -> None:
-    """The namespace and its volume go; fails when they are not gone in time."""
+    """The namespace, its volume and the volume's folder go; fails when they are not gone in time."""
     kubectl.run("delete", "namespace", kubectl.namespace, "--ignore-not-found", "--timeout=180s")
     kubectl.run("delete", "pv", f"e2e-{kubectl.namespace}", "--ignore-not-found", "--timeout=60s")
+    shutil.rmtree(STORAGE / kubectl.namespace, ignore_errors=True)
