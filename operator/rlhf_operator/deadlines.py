@@ -70,6 +70,8 @@ def _what_the_runtime_waits_for(s: Situation) -> str:
         return f"{wait.reason}: {wait.owner}: {wait.message}"
     if isinstance(s.observed.submission, Unreachable):
         return f"Ray on the head does not answer: {s.observed.submission.error}"
+    if isinstance(s.observed.submission, Submission) and s.observed.submission.state == "Unknown":
+        return f"Ray on the head has not taken the submission; {pods_message(s.job, s.observed)}"
     if s.report is None:
         return f"the supervisor has not answered ({s.view.error or 'no poll yet'}); {pods_message(s.job, s.observed)}"
     return f"the runtime was starting; {pods_message(s.job, s.observed)}"

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import aiohttp
@@ -29,10 +30,14 @@ from rlhf_operator.plan import (
 from rlhf_operator.queue import Key
 from rlhf_operator.rayjobs import RayJobs, RayRefused
 from rlhf_operator.reports import Links
+from rlhf_operator.status import bounded
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 
 log = logging.getLogger(__name__)
+
+#: A head that will not do something, or does not answer.
+_NOT_DONE = (RayRefused, aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Passes:
@@ -84,7 +89,8 @@ class Passes:
         view, now = self._links.view(key), self._now()
         plan = decide(job, await self._observer.observe(job, view, now), view, now)
         for action in plan.actions:
-            await self._perform(key, job, action)
+            if said := await self._perform(key, job, action):
+                plan = replace(plan, status=plan.status.model_copy(update={"message": bounded(said, job.name)}))
         self._links.follow(key, job, self._cluster.token(job), plan.follow)
         if plan.status == job.status:
             return plan.requeue_after
@@ -97,7 +103,8 @@ class Passes:
         if (uid := self._uids.pop(key, None)) is not None:
             self._observer.forget(uid)
 
-    async def _perform(self, key: Key, job: RLHFJob, action: Action) -> None:
+    async def _perform(self, key: Key, job: RLHFJob, action: Action) -> str:
+        """Does it; what status is to say of it, where a head has not let it happen. Raises what Kubernetes says."""
         log.info("%s/%s: %s", *key, action)
         token = self._cluster.token(job)
         match action:
@@ -108,11 +115,16 @@ class Passes:
             case CreateRayCluster(incarnation):
                 await self._cluster.create_ray_cluster(job, incarnation)
             case Submit():
-                await self._ray.submit(token, job, action)
+                # Tried again in every pass; the attempt's deadline ends it, and so its reports must be followed.
+                try:
+                    await self._ray.submit(token, job, action)
+                except _NOT_DONE as error:
+                    log.warning("%s/%s: %s was not submitted: %s", *key, action.submission_id, error)
+                    return f"Ray on the head has not taken the submission: {str(error) or type(error).__name__}"
             case StopSubmission(ip, submission_id):
                 try:
                     await self._ray.stop(ip, token, submission_id)
-                except (RayRefused, aiohttp.ClientError, TimeoutError, OSError) as error:
+                except _NOT_DONE as error:
                     log.warning("%s/%s: %s was not stopped: %s", *key, submission_id, error)
             case Acknowledge():
                 await self._links.acknowledge(key, action)
@@ -120,6 +132,7 @@ class Passes:
                 await self._cluster.delete_children(job, cluster)
                 # The watch will say so too, but a pass before that must not do it again.
                 self._watched.clusters.discard((job.namespace, cluster))
+        return ""
 
     async def _write(self, key: Key, raw: Raw, old: RLHFJobStatus, new: RLHFJobStatus) -> float | None:
         """Writes the status if it is due; else says in how many seconds it will be."""

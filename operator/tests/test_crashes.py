@@ -25,6 +25,7 @@ from rlhf_operator.observe import Observer
 from rlhf_operator.observed import Code, Submission, Unreachable
 from rlhf_operator.passes import Passes
 from rlhf_operator.plan import Acknowledge, Submit
+from rlhf_operator.rayjobs import RayRefused
 from rlhf_operator.report_view import NOTHING_HEARD, Follow, ReportView
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
@@ -61,6 +62,8 @@ class World:
     """How long a step is, in which an episode is trained."""
     fails: Callable[["World", Attempt], tuple[str, bool] | None] = lambda world, attempt: None
     """Why an attempt fails now, and whether for good."""
+    refusal: str = ""
+    """What Ray says to every submission."""
     accident: Callable[["World"], None] = lambda world: None
     """Called once, when three episodes are trained."""
     now: datetime = field(init=False)
@@ -251,6 +254,8 @@ class FakeRay:
         return exited.get(attempt.state, Submission("Running"))
 
     async def submit(self, token: str, job: RLHFJob, action: Submit) -> None:
+        if self._world.refusal:
+            raise RayRefused(self._world.refusal)
         if action.submission_id not in self._world.attempts:
             assert all("Exited" in attempt.state for attempt in self._world.attempts.values()), "two attempts at once"
             self._world.accepted.append(action.submission_id)
@@ -508,6 +513,20 @@ def test_a_lost_cluster_and_a_lost_head_cost_one_attempt_each(given: G) -> None:
     assert cluster.accepted == ["addition-0f1e2d3c-1-1", "addition-0f1e2d3c-2-2"]
     for world in (head, cluster):
         assert outcome(world)["episodes"] == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5), (2, 6)]
+
+
+def test_a_ray_that_takes_no_submission_is_said_and_ends_the_job_at_its_deadlines(given: G) -> None:
+    job = given.manifest(preRunningDeadlineSeconds=120, backoffLimit=1)
+    world = World(given, job, refusal="500: No available agent")
+    operator = Operator(world)
+    for _ in range(8):
+        world.step()
+        asyncio.run(operator.work())
+    assert world.status.message == "Ray on the head has not taken the submission: 500: No available agent"
+    run(world)
+    assert (world.status.phase, world.status.attempt) == ("Failed", 2)
+    assert "Ray on the head has not taken the submission; head ready" in world.status.message
+    assert world.accepted == []
 
 
 def test_of_a_deleted_job_nothing_is_remembered(given: G) -> None:
