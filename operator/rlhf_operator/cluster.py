@@ -10,7 +10,7 @@ from rlhf_api.job import API_VERSION, PLURAL, RLHFJob
 from rlhf_api.status import RLHFJobStatus
 
 from rlhf_operator import desired
-from rlhf_operator.kube import ApiError, Conflict, Kube, NotFound, Raw, Refused
+from rlhf_operator.kube import ApiError, Conflict, Kube, NotFound, Raw
 from rlhf_operator.observed import Code, Obstacle
 from rlhf_operator.templates import TemplateError
 
@@ -78,41 +78,38 @@ class Cluster:
         return tuple(obstacle for obstacle in found if obstacle is not None)
 
     async def _prove_pod(self, role: str, pod: Raw) -> Obstacle | None:
-        try:
-            await self._kube.call("create", "pods", _core_path(pod["metadata"]["namespace"], "pods"), pod, _DRY_RUN)
-        except Refused as error:
-            # Quotas and limits may be raised, a service account may come; a bad pod stays a bad pod.
-            heals = error.code == 403 and "violates PodSecurity" not in error.message
-            reason = conditions.PROVISIONING if heals else conditions.TEMPLATE_INVALID
-            return Obstacle(reason, f"the API server refuses the {role} pod: {error.message}", heals)
-        except Conflict:
-            return None  # a pod of that name exists: names are checked last, so this one passed
-        return None
+        refusal = await self._dry_run("pods", _core_path(pod["metadata"]["namespace"], "pods"), pod)
+        if refusal is None:
+            return None
+        reason = conditions.PROVISIONING if _heals(refusal) else conditions.TEMPLATE_INVALID
+        return Obstacle(reason, f"the API server refuses the {role} pod: {refusal.message}", _heals(refusal))
 
     async def _prove_cluster(self, manifest: Raw) -> Obstacle | None:
-        path = _ray_path(manifest["metadata"]["namespace"])
-        try:
-            await self._kube.call("create", desired.RAY_PLURAL, path, manifest, _DRY_RUN)
-        except NotFound as error:
-            message = f"the cluster has no RayCluster (ray.io/v1): install KubeRay 1.6 or later ({error.message})"
-            return Obstacle(conditions.KUBERAY_MISSING, message, heals=True)
-        except Refused as error:
-            message = f"the API server refuses the RayCluster: {error.message}"
-            return Obstacle(conditions.RAY_CLUSTER_INVALID, message, heals=error.code == 403)
-        except Conflict:
+        refusal = await self._dry_run(desired.RAY_PLURAL, _ray_path(manifest["metadata"]["namespace"]), manifest)
+        if refusal is None:
             return None
-        return None
+        if isinstance(refusal, NotFound):
+            message = f"the cluster has no RayCluster (ray.io/v1): install KubeRay 1.6 or later ({refusal.message})"
+            return Obstacle(conditions.KUBERAY_MISSING, message, heals=True)
+        reason = conditions.PROVISIONING if _heals(refusal) else conditions.RAY_CLUSTER_INVALID
+        return Obstacle(reason, f"the API server refuses the RayCluster: {refusal.message}", _heals(refusal))
 
     async def _prove_child(self, resource: str, manifest: Raw) -> Obstacle | None:
         """A quota, a policy or a missing permission may be what refuses it, and may be changed."""
+        refusal = await self._dry_run(resource, _core_path(manifest["metadata"]["namespace"], resource), manifest)
+        if refusal is None:
+            return None
+        message = f"the API server refuses the job's {manifest['kind']}: {refusal.message}"
+        return Obstacle(conditions.PROVISIONING, message, heals=True)
+
+    async def _dry_run(self, resource: str, path: str, manifest: Raw) -> ApiError | None:
+        """Why it would not be created. Names are checked last: one that is taken has passed all other checks."""
         try:
-            path = _core_path(manifest["metadata"]["namespace"], resource)
             await self._kube.call("create", resource, path, manifest, _DRY_RUN)
-        except Refused as error:
-            message = f"the API server refuses the job's {manifest['kind']}: {error.message}"
-            return Obstacle(conditions.PROVISIONING, message, heals=True)
         except Conflict:
             return None
+        except ApiError as error:
+            return error
         return None
 
     async def kuberay_refusal(self, namespace: str, uid: str) -> Obstacle | None:
@@ -187,6 +184,11 @@ async def operator_key(kube: Kube, namespace: str) -> bytes:
         except Conflict:
             await asyncio.sleep(0.2)  # another replica was first; its key counts
     raise ApiError(409, "Conflict", f"Secret {OPERATOR_KEY_SECRET} can be neither read nor made", path)
+
+
+def _heals(refusal: ApiError) -> bool:
+    """Quotas, limits, policies and broken webhooks change, a service account may come; a bad object stays bad."""
+    return refusal.code not in (400, 422) and "violates PodSecurity" not in refusal.message
 
 
 async def _or_none(call: Awaitable[Raw]) -> Raw | None:

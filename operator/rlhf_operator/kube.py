@@ -32,11 +32,7 @@ class Conflict(ApiError):
     """409: it exists already, or has changed since it was read."""
 
 
-class Refused(ApiError):
-    """400, 403 or 422: the server will not have this object."""
-
-
-_ERRORS: Mapping[int, type[ApiError]] = {404: NotFound, 409: Conflict, 400: Refused, 403: Refused, 422: Refused}
+_ERRORS: Mapping[int, type[ApiError]] = {404: NotFound, 409: Conflict}
 
 
 class Kube:

@@ -10,12 +10,20 @@ from kubernetes.aio import client
 from rlhf_api import names
 from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.cluster import OPERATOR_KEY_SECRET, Cluster, NotOurs, operator_key
-from rlhf_operator.kube import ApiError, Conflict, Kube, NotFound, Refused
+from rlhf_operator.kube import ApiError, Conflict, Kube, NotFound
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observed import Code
 
 G = Any
-CODES = {"NotFound": 404, "AlreadyExists": 409, "Conflict": 409, "Invalid": 422, "BadRequest": 400, "Forbidden": 403}
+CODES = {
+    "NotFound": 404,
+    "AlreadyExists": 409,
+    "Conflict": 409,
+    "Invalid": 422,
+    "BadRequest": 400,
+    "Forbidden": 403,
+    "InternalError": 500,
+}
 
 
 class Server:
@@ -121,6 +129,13 @@ STRICT = 'strict decoding error: unknown field "spec.nodeSelektor"'
             "RayClusterInvalid",
             "the API server refuses the RayCluster: ",
             False,
+        ),
+        (
+            ("POST", "/rayclusters"),
+            ("InternalError", "failed calling webhook: connection refused"),
+            "Provisioning",
+            "the API server refuses the RayCluster: ",
+            True,
         ),
         (
             ("POST", "/secrets"),
@@ -246,7 +261,12 @@ async def test_the_operator_s_key_is_made_once_and_read_after(server: Server, ku
 
 
 async def test_errors_carry_the_server_s_reason_and_words(server: Server, kube: Kube) -> None:
-    for reason, kind in (("NotFound", NotFound), ("Conflict", Conflict), ("Forbidden", Refused), ("Invalid", Refused)):
+    for reason, kind in (
+        ("NotFound", NotFound),
+        ("Conflict", Conflict),
+        ("Forbidden", ApiError),
+        ("Invalid", ApiError),
+    ):
         server.answers = {("GET", "/x"): (reason, "in its own words")}
         with pytest.raises(kind, match="in its own words") as caught:
             await kube.call("get", "pods", "/x")
