@@ -32,19 +32,23 @@ class ExperienceBuffer:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._groups: dict[int, ExperienceGroup] = {}
+        self._trained_below = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def add(self, groups: Iterable[ExperienceGroup]) -> None:
-        """Keep whole groups; one that was tried again takes the earlier try's place.
+        """Keep whole groups; of two tries at a prompt the later one stays, whichever arrives last.
 
-        Raises OverflowError when more would be held than the ledger may admit.
+        What comes when its prompt has been trained (from a maker that was given up too early) is let go of. Raises
+        OverflowError when more would be held than the ledger may admit.
         """
         with self._lock:
             for group in groups:
-                self._groups[group.dispatch.cursor] = group
+                cursor, held = group.dispatch.cursor, self._groups.get(group.dispatch.cursor)
+                if cursor >= self._trained_below and (held is None or held.dispatch.number < group.dispatch.number):
+                    self._groups[cursor] = group
         if len(self._groups) > self._capacity:
             raise OverflowError(f"buffer: found {len(self._groups)} groups, expected at most {self._capacity}")
 
@@ -55,6 +59,12 @@ class ExperienceBuffer:
                 held = self._groups.get(dispatch.cursor)
                 if held is not None and held.dispatch == dispatch:
                     del self._groups[dispatch.cursor]
+
+    def trained(self, below: int) -> None:
+        """All prompts below this cursor have been trained: no other try at one of them is wanted any more."""
+        with self._lock:
+            self._trained_below = below
+            self._groups = {cursor: group for cursor, group in self._groups.items() if cursor >= below}
 
     def take(self, dispatches: Sequence[Dispatch]) -> list[ExperienceGroup]:
         """Remove and return these groups, in this order. Raises LookupError, removing none, if one isn't there."""

@@ -58,6 +58,7 @@ class Trainer:
             self._buffer.take([by_cursor[cursor] for cursor in share_of_rank(step, settings.rank, settings.ranks)])
             for step in optimizer_steps(list(by_cursor), settings.minibatches)
         ]
+        self._buffer.trained(max(by_cursor) + 1)
         results = [self._learner.step(self._micro_batches(step)) for _ in range(settings.epochs) for step in steps]
         return Trained(
             loss=_mean(results, "loss"),

@@ -28,6 +28,23 @@ def test_a_later_try_takes_the_place_of_an_earlier_one_that_cannot_be_trained_an
     assert buffer.take([group(0, 2).dispatch])
 
 
+def test_an_earlier_try_that_arrives_late_does_not_take_the_later_one_s_place() -> None:
+    buffer = ExperienceBuffer(capacity=1)
+    buffer.add([group(0, 2)])
+    buffer.add([group(0, 1)])
+    assert buffer.take([group(0, 2).dispatch])
+
+
+def test_a_try_that_arrives_when_its_prompt_has_been_trained_takes_no_room() -> None:
+    buffer = ExperienceBuffer(capacity=2)
+    buffer.add([group(0, 3), group(1, 2)])
+    buffer.take([group(1, 2).dispatch])
+    buffer.trained(below=2)
+    buffer.add([group(0, 1), group(1, 1), group(2, 4), group(3, 5)])
+    assert buffer.take([group(2, 4).dispatch, group(3, 5).dispatch])
+    assert len(buffer) == 0
+
+
 def test_taking_is_all_or_nothing() -> None:
     buffer = ExperienceBuffer(capacity=2)
     buffer.add([group(0, 1)])
