@@ -69,8 +69,9 @@ class Passes:
         started = time.monotonic()
         try:
             return await self._process(key)
-        except Exception:
+        except Exception as error:
             self._metrics.pass_failures.inc()
+            await self._say_failed(key, error)
             raise
         finally:
             self._metrics.pass_seconds.observe(time.monotonic() - started)
@@ -95,6 +96,19 @@ class Passes:
         if plan.status == job.status:
             return plan.requeue_after
         return _next(plan.requeue_after, await self._write(key, raw, job.status, plan.status))
+
+    async def _say_failed(self, key: Key, error: Exception) -> None:
+        """A pass that fails is tried again with back-off; meanwhile the job's status says what stands in its way."""
+        raw = self._watched.jobs.get(key)
+        if raw is None or "deletionTimestamp" in raw["metadata"]:
+            return
+        try:
+            old = RLHFJob.model_validate(raw).status
+            said = bounded(f"the operator cannot go on: {type(error).__name__}: {error}", key[1])
+            if old.completion_time is None and old.message != said:
+                await self._write(key, raw, old, old.model_copy(update={"message": said}))
+        except Exception:
+            log.exception("%s/%s: its status cannot be written either", *key)
 
     def _leave(self, key: Key) -> None:
         """The job is gone or going: its children go by their owner references, and nothing of it is remembered."""

@@ -42,7 +42,8 @@ def provide_cluster(s: Situation) -> Plan | None:
         actions.append(CreateConfigMap(s.observed.code))
     actions.append(CreateRayCluster(s.status.incarnation))
     stage = s.stage(PROVISIONING, conditions.PROVISIONING, f"RayCluster {s.status.ray_cluster_name} is asked for")
-    return s.plan(stage, actions=actions, requeue_after=s.soon(RESYNC_SECONDS), attempt_start_time=s.now)
+    # The attempt's clock goes on: a cluster that is deleted again and again before submission must not reset it.
+    return s.plan(stage, actions=actions, requeue_after=s.soon(RESYNC_SECONDS))
 
 
 def provisioning(s: Situation) -> Plan | None:

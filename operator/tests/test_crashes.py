@@ -5,6 +5,7 @@ after an effect, which loses everything that the operator holds in memory.
 """
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import random
@@ -540,3 +541,19 @@ def test_of_a_deleted_job_nothing_is_remembered(given: G) -> None:
     assert operator.remembers()
     operator.delete()
     assert not operator.remembers()
+
+
+def test_a_pass_that_cannot_be_finished_is_said_in_status(given: G, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forbidden(self: FakeCluster, job: RLHFJob, code: Code | None) -> tuple[()]:
+        raise PermissionError("pods is forbidden: the operator cannot create pods")
+
+    monkeypatch.setattr(FakeCluster, "prove", forbidden)
+    world = World(given, given.manifest(episodes=EPISODES))
+    operator = Operator(world)
+    for _ in range(12):
+        world.step()
+        with contextlib.suppress(PermissionError):
+            asyncio.run(operator.work())
+    assert world.status.message == (
+        "the operator cannot go on: PermissionError: pods is forbidden: the operator cannot create pods"
+    )

@@ -26,7 +26,9 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     folder = model_folder(config.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.actor.uri, folder)
     model = load_policy(folder.path, config.actor.dtype)
-    engine = TransformersEngine(model, eos_id=tokenizer.eos_token_id, pad_id=pad_id(tokenizer))
+    engine = TransformersEngine(
+        model, eos_id=tokenizer.eos_token_id, pad_id=pad_id(tokenizer), max_rows=config.max_batch_samples
+    )
     rewards = RewardRunner(config.rewards)
     rewards.check_importable(columns)
     return Maker(
