@@ -47,7 +47,7 @@ class OperatorKiller(threading.Thread):
 
     def run(self) -> None:
         while not self.done.is_set():
-            self._observe(self.moments.uniform(4, 14))
+            self._observe(self.moments.uniform(2, 7))
             if self.kills < KILLS and not self.done.is_set():
                 for pod in self.operator.items("pods", "app.kubernetes.io/name=rlhf-operator"):
                     self.operator.kill_pod(pod)
