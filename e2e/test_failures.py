@@ -45,6 +45,15 @@ class Bad:
     message: str
 
 
+#: An init container that the restricted pod security admits, and that fails.
+_FAILING = {
+    "name": "bad",
+    "image": "rlhfjob/runtime:0.1.0",
+    "command": ["false"],
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
+
+
 def _reward(function: str, **fields: Any) -> Callable[[Spec], None]:
     return lambda spec: spec.update(rewards=[{"function": function, **fields}])
 
@@ -105,7 +114,7 @@ MORE = (
     Bad("short", _reward("bad_rewards:short"), "RewardFunctionInvalid", "it returned 1 numbers for"),
     Bad("nan", _reward("bad_rewards:not_a_number"), "RewardFunctionInvalid", "nan"),
     Bad("empty", _prompts("/etc/rlhf/code/empty.jsonl"), "DatasetEmpty", "0 rows"),
-    Bad("array", _prompts("/etc/rlhf/code/array.jsonl"), "PromptsInvalid", "one object per line"),
+    Bad("array", _prompts("/etc/rlhf/code/array.jsonl"), "PromptsInvalid", "one JSON object per line"),
     Bad("nofile", _prompts("/etc/rlhf/code/none.jsonl"), "PromptsInvalid", "none.jsonl"),
     Bad(
         "long",
@@ -126,7 +135,7 @@ MORE = (
         "crash",
         _template(
             "head",
-            {"spec": {"initContainers": [{"name": "bad", "image": "rlhfjob/runtime:0.1.0", "command": ["false"]}]}},
+            {"spec": {"initContainers": [_FAILING]}},
         ),
         "ContainerCrashed",
         "bad",
@@ -140,7 +149,7 @@ def bad_job(bad: Bad) -> Spec:
     job["metadata"]["name"] = f"bad-{bad.name}"
     spec = job["spec"]
     spec.pop("evaluation")
-    spec.update(backoffLimit=0, preRunningDeadlineSeconds=240)
+    spec.update(backoffLimit=0, preRunningDeadlineSeconds=900)
     if bad.reason == "PreRunningDeadlineExceeded":
         spec["preRunningDeadlineSeconds"] = 20
     spec["runtime"] = {"code": {"configMap": {"name": "bad-code"}}}
@@ -174,7 +183,7 @@ def applied(kubectl: Kubectl, request: pytest.FixtureRequest) -> Kubectl:
 @pytest.mark.parametrize("bad", CASES, ids=lambda bad: bad.name)
 def test_a_bad_job_says_why_and_leaves_nothing_running(bad: Bad, applied: Kubectl) -> None:
     name = f"bad-{bad.name}"
-    status = applied.wait_for_job(name, "Stalled", "8m")
+    status = applied.wait_for_job(name, "Stalled", "15m")
     assert status["phase"] == "Failed"
     assert status["failure"]["reason"] == bad.reason
     assert bad.message in status["failure"]["message"]
