@@ -91,7 +91,8 @@ def _neighbours(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"; there is no folder {folder}"
-    names = sorted(entry.name for entry in folder.iterdir())
+    # A mounted ConfigMap has hidden folders beside its files.
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     return f"; in {folder} there is {', '.join(names[:8])}" + (", ..." if len(names) > 8 else "") if names else ""
 
 
