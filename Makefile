@@ -16,11 +16,12 @@ venv: .venv/.installed ## the development environment, from the lock
 generate: venv ## write the CRD and the API reference from the API types
 	$(PY) crds/generate.py
 
-lock: ## resolve the requirement files anew from pyproject.toml
-	for extra in operator runtime; do uv pip compile --quiet --universal --generate-hashes --no-header \
-	  --no-emit-index-url --python-version 3.11 --extra $$extra pyproject.toml -o requirements/$$extra.txt || exit 1; done
-	uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 \
-	  --all-extras --group dev pyproject.toml -c requirements/runtime.txt -c requirements/operator.txt -o requirements/dev.txt
+COMPILE := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11
+lock: ## resolve the requirement files anew from pyproject.toml, all with the same versions
+	$(COMPILE) --extra runtime pyproject.toml -o requirements/runtime.txt
+	$(COMPILE) --extra operator pyproject.toml -c requirements/runtime.txt -o requirements/operator.txt
+	$(COMPILE) --all-extras --group dev pyproject.toml -c requirements/runtime.txt -c requirements/operator.txt \
+	  -o requirements/dev.txt
 
 verify: venv ## lint, format, strict types, layering, generated files
 	.venv/bin/ruff check .

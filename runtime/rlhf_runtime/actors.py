@@ -21,7 +21,7 @@ from rlhf_api.run import RunConfig
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.processors import available_processors
-from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.topology import rank_of
 from rlhf_runtime.weight_manifest import Manifest, Order, SyncRefused
@@ -113,7 +113,7 @@ class TrainerActor(_Actor):
 
     def open_rendezvous(self) -> tuple[str, int]:
         """On rank 0: where the other ranks meet it."""
-        from rlhf_runtime.process_group import open_store
+        from rlhf_runtime.training.process_group import open_store
 
         self._store, port = open_store(ray.util.get_node_ip_address(), COLLECTIVE_SECONDS)
         return ray.util.get_node_ip_address(), port
@@ -121,7 +121,7 @@ class TrainerActor(_Actor):
     def load(self, rank: int, rendezvous: tuple[str, int] | None, resume: Path | None) -> None:
         """Join the process group and load model and optimiser. Raises RunFailure."""
         from rlhf_runtime.loading import load_trainer
-        from rlhf_runtime.process_group import join
+        from rlhf_runtime.training.process_group import join
 
         if rendezvous is not None:
             store = self._store if rank == 0 else None
@@ -137,7 +137,7 @@ class TrainerActor(_Actor):
         self._trainer.forget(dispatches)
 
     def train(self, dispatches: Sequence[Dispatch]) -> Trained:
-        from rlhf_runtime.optimization import NonFiniteError
+        from rlhf_runtime.training.learner import NonFiniteError
 
         try:
             return self._trainer.train(dispatches)

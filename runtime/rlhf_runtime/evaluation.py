@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.data.prompts import Prompt
 
 
 def is_due(version: int, *, every_episodes: int, last: int) -> bool:

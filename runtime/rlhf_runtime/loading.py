@@ -7,14 +7,14 @@ import torch
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.buffer import ExperienceBuffer
-from rlhf_runtime.engine import Sampling, TransformersEngine
+from rlhf_runtime.engines.engine import Sampling, TransformersEngine
 from rlhf_runtime.maker import Maker, MakerSettings
-from rlhf_runtime.model_folder import model_folder
-from rlhf_runtime.optimization import AdamWParameters, Learner, PolicyObjective
-from rlhf_runtime.policy import load_policy
+from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.training.learner import AdamWParameters, Learner, PolicyObjective
+from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.preflight import load_tokenizer
-from rlhf_runtime.rewards import RewardRunner
-from rlhf_runtime.trainer import Trainer, TrainerSettings
+from rlhf_runtime.rewards.runner import RewardRunner
+from rlhf_runtime.training.trainer import Trainer, TrainerSettings
 from rlhf_runtime.weight_sync import Publisher, Receiver
 
 

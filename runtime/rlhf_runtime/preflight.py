@@ -11,10 +11,10 @@ from rlhf_api.conditions import MODEL_INVALID, PROMPTS_INVALID
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.model_folder import ModelFolder, model_folder
-from rlhf_runtime.prompt_rows import column_names, load_rows
-from rlhf_runtime.prompts import Prompt, PromptSet, TrainingPrompts, encoder, held_out_prompts, training_rows
-from rlhf_runtime.rewards import RewardRunner
+from rlhf_runtime.models.model_folder import ModelFolder, model_folder
+from rlhf_runtime.data.prompt_rows import column_names, load_rows
+from rlhf_runtime.data.prompts import Prompt, PromptSet, TrainingPrompts, encoder, held_out_prompts, training_rows
+from rlhf_runtime.rewards.runner import RewardRunner
 from rlhf_runtime.run_directory import RunDirectory
 
 

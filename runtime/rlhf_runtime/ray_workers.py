@@ -18,7 +18,7 @@ from rlhf_api.run import RunConfig
 from rlhf_runtime.actors import maker_actor, trainer_actor
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.ledger import Dispatch
-from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.topology import rank_of
 from rlhf_runtime.weight_manifest import NotInPreparation, Order
 from rlhf_runtime.workers import (

@@ -11,7 +11,7 @@ from rlhf_runtime.episode_report import Timing
 from rlhf_runtime.evaluation import EvaluationRound, is_due
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow
-from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.schedule import drop_stale
 from rlhf_runtime.weight_manifest import Order
 from rlhf_runtime.workers import GroupSummary, Trained, TrainersHandle

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from rlhf_runtime.policy_weights import model_weights
+from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.weight_manifest import (
     BUCKET_BYTES,
     Manifest,

@@ -8,7 +8,7 @@ import pytest
 import reasoning_gym
 import rlhf_samples.addition
 import torch
-from rlhf_runtime.engine import Request, Sampling, TransformersEngine
+from rlhf_runtime.engines.engine import Request, Sampling, TransformersEngine
 from rlhf_samples.addition import exact_answer, shuffled_answer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -20,8 +20,8 @@ from rlhf_runtime.episode_desk import Standing, standing_of
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow, MakerSlot
 from rlhf_runtime.ledger import Dispatch, Ledger
-from rlhf_runtime.prompt_rows import PromptRow
-from rlhf_runtime.prompts import HELD_OUT_INDEX, Prompt, PromptSet, TrainingPrompts
+from rlhf_runtime.data.prompt_rows import PromptRow
+from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, PromptSet, TrainingPrompts
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.watch import Watch
 from rlhf_runtime.weight_manifest import Manifest, Order

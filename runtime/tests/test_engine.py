@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from rlhf_runtime.draws import uniforms
-from rlhf_runtime.engine import Request, Sampling, TransformersEngine
-from rlhf_runtime.policy_weights import model_weights
+from rlhf_runtime.engines.draws import uniforms
+from rlhf_runtime.engines.engine import Request, Sampling, TransformersEngine
+from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.rollout import Group, Rollout
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM

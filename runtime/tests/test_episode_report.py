@@ -11,7 +11,7 @@ from rlhf_runtime.evaluation import EvaluationRound, is_due
 from rlhf_runtime.journal import Journal
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.processors import _quota
-from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.trained_groups import RecordedGroup, trained_groups, write_trained_groups
 from rlhf_runtime.workers import GroupSummary, Trained, TrainedGroup

@@ -22,7 +22,7 @@ from rlhf_api.run import RunConfig
 from rlhf_runtime import ray_workers
 from rlhf_runtime.coordinator import Run, failure_of
 from rlhf_runtime.ledger import Dispatch
-from rlhf_runtime.prompts import Prompt
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.weight_manifest import Order
 from rlhf_runtime.workers import Task

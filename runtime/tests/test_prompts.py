@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rlhf_api.spec import PromptSource, ReasoningGym
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.prompt_rows import PromptRow, load_rows
-from rlhf_runtime.prompts import (
+from rlhf_runtime.data.prompt_rows import PromptRow, load_rows
+from rlhf_runtime.data.prompts import (
     HELD_OUT_INDEX,
     PromptSet,
     TrainingPrompts,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rlhf_api.spec import RewardFunction
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.rewards import RewardRunner
+from rlhf_runtime.rewards.runner import RewardRunner
 
 USER_CODE = """
 import itertools, os, signal, subprocess, sys, time

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rlhf_runtime.policy_weights import load_weights, model_weights
+from rlhf_runtime.models.policy_weights import load_weights, model_weights
 from rlhf_runtime.weight_manifest import Manifest, NotInPreparation, Order, SyncRefused, TensorSpec, into_buckets
 from rlhf_runtime.weight_sync import Publisher, Receiver
 from torch import nn

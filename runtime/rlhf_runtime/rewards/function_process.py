@@ -1,4 +1,4 @@
-"""A reward function's own process: ``python -m rlhf_runtime.reward_process FD package.module:function``
+"""A reward function's own process: ``python -m rlhf_runtime.rewards.function_process FD package.module:function``
 
 It imports the function and says ``ready`` with its parameters, then answers batches until the socket closes.
 User code prints to standard error: standard output is not the protocol. Every answer has a ``kind``: ``ready``,
@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_runtime.reward_wire import receive, send
+from rlhf_runtime.rewards.wire import receive, send
 
 #: Frames of a traceback that are reported: the last ones are the function's own.
 _FRAMES = 5

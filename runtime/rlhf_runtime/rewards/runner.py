@@ -135,7 +135,7 @@ class _FunctionProcess:
         with theirs:
             self._connection = ours
             self._process = Tethered(
-                [*PYTHON, "-m", "rlhf_runtime.reward_process", str(theirs.fileno()), self.function.function],
+                [*PYTHON, "-m", "rlhf_runtime.rewards.function_process", str(theirs.fileno()), self.function.function],
                 pass_fds=[theirs.fileno()],
                 stdout=_STDERR,
             )

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from rlhf_runtime.draws import uniforms
+from rlhf_runtime.engines.draws import uniforms
 from rlhf_runtime.grpo import position_ids, token_logprobs
-from rlhf_runtime.policy_weights import load_weights
+from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.rollout import Group, Int32Array, Rollout
 
 Hook = Callable[[], None]

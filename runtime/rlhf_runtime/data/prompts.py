@@ -15,7 +15,7 @@ from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID
 from rlhf_api.spec import PromptSource
 
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.prompt_rows import PromptRow, column_names, load_rows
+from rlhf_runtime.data.prompt_rows import PromptRow, column_names, load_rows
 
 #: Held-out prompts have indices from here on, so that no draw of theirs is keyed like one of a training prompt.
 HELD_OUT_INDEX = 1 << 48

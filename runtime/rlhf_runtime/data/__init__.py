@@ -1,0 +1,1 @@
+"""Prompts: where their rows come from, their order, the tokens they become."""

@@ -1,0 +1,1 @@
+"""Rollout engines: prompts and a policy in, groups of rollouts out."""

@@ -1,0 +1,1 @@
+"""Models and tokenizers: folders, loading, heads, adapters, saving."""

@@ -1,0 +1,1 @@
+"""Rewards of completions: from functions, endpoints and models."""

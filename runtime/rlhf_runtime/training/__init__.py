@@ -1,0 +1,1 @@
+"""The optimiser steps: objective, learner, strategy over ranks, the trainer around them."""
