@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.names import storage_root
-from rlhf_api.spec import EnvFromSource, EnvVar
+from rlhf_api.runtime import EnvFromSource, EnvVar
 
 from rlhf_cli.exits import BadInput
 

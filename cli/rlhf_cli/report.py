@@ -54,9 +54,10 @@ def _sections(record: RunRecord) -> Iterator[str]:
 def _headline(config: RunConfig) -> str:
     rollout = config.rollout
     return (
-        f"{config.algorithm.type}, {config.mode}, {_count(config.makers, 'maker')}, "
-        f"{_count(config.trainers, 'trainer')}, {rollout.prompts_per_episode} × {rollout.samples_per_prompt} samples "
-        f"an episode, max staleness {config.max_staleness}"
+        f"{config.algorithm.type}, {config.mode}, {_count(config.makers.replicas, 'maker')}, "
+        f"{_count(config.trainers.replicas, 'trainer')}, "
+        f"{rollout.prompts_per_episode} × {rollout.samples_per_prompt} samples an episode, "
+        f"max staleness {config.max_staleness}"
     )
 
 

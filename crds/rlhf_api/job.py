@@ -4,22 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from rlhf_api.algorithm import Algorithm
+from rlhf_api.checkpoints import Checkpoint
+from rlhf_api.models import Models
+from rlhf_api.prompts import Evaluation, Prompts
+from rlhf_api.rewards import RewardFunction
+from rlhf_api.roles import Buffer, Head, Makers, Trainers, WeightSync
+from rlhf_api.rollout import Rollout
+from rlhf_api.runtime import Runtime
 from rlhf_api.schema import ApiModel, cel
-from rlhf_api.spec import (
-    Algorithm,
-    Buffer,
-    Checkpoint,
-    Evaluation,
-    Head,
-    Makers,
-    Models,
-    Prompts,
-    RewardFunction,
-    Rollout,
-    Runtime,
-    Trainers,
-    WeightSync,
-)
 from rlhf_api.status import RLHFJobStatus
 
 GROUP = "rlhf.dev"

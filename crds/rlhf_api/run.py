@@ -5,14 +5,21 @@ supervisor and echoed. Up: the operator long-polls ``GET /v1/report`` with the c
 The local runner uses the same RunConfig and the same supervisor.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
+from rlhf_api.algorithm import Algorithm
 from rlhf_api.job import RLHFJob
+from rlhf_api.models import Models
+from rlhf_api.prompts import Evaluation, Prompts
+from rlhf_api.rewards import RewardFunction
+from rlhf_api.roles import MakerSettings, TrainerSettings
+from rlhf_api.rollout import Rollout
 from rlhf_api.schema import ApiModel, Time
-from rlhf_api.spec import Algorithm, Evaluation, Model, Prompts, RewardFunction, Rollout
 from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
+
+S = TypeVar("S", bound=ApiModel)
 
 #: Environment variable of the submission that holds the RunConfig as JSON.
 RUN_CONFIG_ENV = "RLHF_RUN_CONFIG"
@@ -43,16 +50,15 @@ class RunConfig(ApiModel):
     staleness_policy: Literal["Wait", "DropAndRefill"]
     episodes: int
     algorithm: Algorithm
-    actor: Model
+    models: Models
     rewards: list[RewardFunction]
     prompts: Prompts
     evaluation: Evaluation | None = None
     rollout: Rollout
-    makers: int
-    trainers: int
+    makers: MakerSettings
+    trainers: TrainerSettings
     max_batch_samples: int
     """Samples one maker generates together; whole groups."""
-    micro_batch_size: int
     buffer_capacity: int
     """Samples in flight or buffered, at most."""
     weight_sync_deadline_seconds: int
@@ -158,15 +164,14 @@ def run_config(job: RLHFJob, storage_root: str, attempt: int, incarnation: int) 
         staleness_policy=spec.staleness_policy,
         episodes=spec.episodes,
         algorithm=spec.algorithm,
-        actor=spec.models.actor,
+        models=spec.models,
         rewards=spec.rewards,
         prompts=spec.prompts,
         evaluation=spec.evaluation,
         rollout=spec.rollout,
-        makers=spec.makers.replicas,
-        trainers=spec.trainers.replicas,
+        makers=_settings(MakerSettings, spec.makers),
+        trainers=_settings(TrainerSettings, spec.trainers),
         max_batch_samples=batch // group * group,
-        micro_batch_size=spec.trainers.micro_batch_size,
         buffer_capacity=spec.buffer.capacity or (spec.max_staleness + 1) * spec.samples_per_episode,
         weight_sync_deadline_seconds=spec.weight_sync.deadline_seconds,
         checkpoint_every_episodes=spec.checkpoint.every_episodes,
@@ -174,3 +179,8 @@ def run_config(job: RLHFJob, storage_root: str, attempt: int, incarnation: int) 
         pre_running_deadline_seconds=spec.pre_running_deadline_seconds,
         progress_deadline_seconds=spec.progress_deadline_seconds,
     )
+
+
+def _settings(kind: type[S], role: S) -> S:
+    """A role without its pods."""
+    return kind(**{name: getattr(role, name) for name in kind.model_fields})

@@ -59,3 +59,19 @@ def cel(*rules: tuple[str, str] | tuple[str, str, str]) -> dict[str, Any]:
     """
     keys = ("rule", "message", "fieldPath")
     return {"x-kubernetes-validations": [dict(zip(keys, rule, strict=False)) for rule in rules]}
+
+
+Quantity = Annotated[
+    int | Annotated[str, Field(pattern=r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$", max_length=64)],
+    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+]
+_ABSOLUTE_OR_PACKAGE = (
+    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/).+')",
+    "must be an absolute path or package://PACKAGE/PATH",
+)
+Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_ABSOLUTE_OR_PACKAGE))]
+EnvName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
+FunctionPath = Annotated[
+    str, Field(min_length=3, max_length=512, pattern=rf"^{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}$")
+]

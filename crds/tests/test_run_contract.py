@@ -8,6 +8,7 @@ import pytest
 from generated_specs import generated
 from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
+from rlhf_api.roles import MakerSettings, TrainerSettings
 from rlhf_api.run import Failure, LiveSettings, Report, RoleReport, RunConfig, Wait, run_config, run_directory
 from rlhf_api.schema import ApiModel
 from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
@@ -117,7 +118,11 @@ def test_what_the_user_wrote_stays_as_it_was() -> None:
     ("situation", "spec", "expected"),
     [
         ("one maker generates an episode's samples at once", {}, {"max_batch_samples": 40}),
-        ("two makers share them", {"makers": {"replicas": 2}}, {"max_batch_samples": 20, "makers": 2}),
+        (
+            "two makers share them",
+            {"makers": {"replicas": 2}},
+            {"max_batch_samples": 20, "makers": MakerSettings(replicas=2)},
+        ),
         ("three makers share them in whole groups, rounded up", {"makers": {"replicas": 3}}, {"max_batch_samples": 16}),
         ("more makers than groups: one group each", {"makers": {"replicas": 99}}, {"max_batch_samples": 4}),
         ("a given batch is cut to whole groups", {"makers": {"maxBatchSamples": 11}}, {"max_batch_samples": 8}),
@@ -129,7 +134,7 @@ def test_what_the_user_wrote_stays_as_it_was() -> None:
         (
             "roles are counted",
             {"trainers": {"replicas": 2, "microBatchSize": 3}},
-            {"trainers": 2, "micro_batch_size": 3},
+            {"trainers": TrainerSettings(replicas=2, micro_batch_size=3)},
         ),
         ("no evaluation", {}, {"evaluation": None}),
         (

@@ -4,8 +4,8 @@ from typing import Any
 
 from rlhf_api import names
 from rlhf_api.job import RLHFJob
+from rlhf_api.roles import Head, Makers, Trainers
 from rlhf_api.run import REPORT_PORT, TOKEN_ENV
-from rlhf_api.spec import Head, Makers, Trainers
 
 from rlhf_operator.observed import HEAD_ROLE, RAY_CONTAINER
 from rlhf_operator.templates import TemplateError, lay_under

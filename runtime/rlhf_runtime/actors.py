@@ -18,10 +18,10 @@ from rlhf_api import names
 from rlhf_api.conditions import NOT_FINITE, WEIGHT_SYNC_FAILED
 from rlhf_api.run import RunConfig
 
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.processors import available_processors
-from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.topology import rank_of
 from rlhf_runtime.weight_manifest import Manifest, Order, SyncRefused
@@ -125,7 +125,7 @@ class TrainerActor(_Actor):
 
         if rendezvous is not None:
             store = self._store if rank == 0 else None
-            join(rank, self._config.trainers, rendezvous, store, COLLECTIVE_SECONDS)
+            join(rank, self._config.trainers.replicas, rendezvous, store, COLLECTIVE_SECONDS)
         self._trainer, self._publisher = load_trainer(self._config, rank, resume)
 
     @_beside("receive")

@@ -64,7 +64,7 @@ class Run:
             channel=self._channel,
             ledger=Ledger(prompts_per_episode=prompts, first_episode=trained),
             version=trained,
-            slots=[MakerSlot(index) for index in range(self._config.makers)],
+            slots=[MakerSlot(index) for index in range(self._config.makers.replicas)],
         )
 
     async def _work(self, flow: Flow, standing: Standing, watch: Watch) -> None:
@@ -79,7 +79,7 @@ class Run:
             probe = await stored(directory.write_probe)
             started = await connecting
             # On one machine all actors share its processors; in a cluster each has those of its pod.
-            share = available_processors() // (self._config.makers + self._config.trainers)
+            share = available_processors() // (self._config.makers.replicas + self._config.trainers.replicas)
             threads = max(1, share) if started else None
             workers = ray_workers.RayWorkers(self._config, probe, threads, checked.training.columns)
             try:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 
 from rlhf_runtime.checkpoint import Checkpoints
+from rlhf_runtime.data.prompts import Prompt, TrainingPrompts
 from rlhf_runtime.episode_desk import EpisodeDesk, Standing
 from rlhf_runtime.flow import Flow
 from rlhf_runtime.maker_loop import PING_EVERY_SECONDS, PING_SECONDS, MakerLoop
-from rlhf_runtime.data.prompts import Prompt, TrainingPrompts
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.training_loop import TrainingLoop
 from rlhf_runtime.watch import Watch

@@ -10,10 +10,10 @@ from rlhf_runtime.buffer import ExperienceBuffer
 from rlhf_runtime.engines.engine import Sampling, TransformersEngine
 from rlhf_runtime.maker import Maker, MakerSettings
 from rlhf_runtime.models.model_folder import model_folder
-from rlhf_runtime.training.learner import AdamWParameters, Learner, PolicyObjective
 from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.preflight import load_tokenizer
 from rlhf_runtime.rewards.runner import RewardRunner
+from rlhf_runtime.training.learner import AdamWParameters, Learner, PolicyObjective
 from rlhf_runtime.training.trainer import Trainer, TrainerSettings
 from rlhf_runtime.weight_sync import Publisher, Receiver
 
@@ -23,9 +23,9 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
 
     Raises RunFailure for what is wrong with model or functions.
     """
-    folder = model_folder(config.actor.uri, "models.actor")
-    tokenizer = load_tokenizer(config.actor.uri, folder)
-    model = load_policy(folder.path, config.actor.dtype)
+    folder = model_folder(config.models.actor.uri, "models.actor")
+    tokenizer = load_tokenizer(config.models.actor.uri, folder)
+    model = load_policy(folder.path, config.models.actor.dtype)
     engine = TransformersEngine(
         model, eos_id=tokenizer.eos_token_id, pad_id=pad_id(tokenizer), max_rows=config.max_batch_samples
     )
@@ -50,8 +50,8 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
 
 def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Trainer, Publisher]:
     """One rank, with fp32 masters; from the checkpoint in `resume`, or from the starting model."""
-    folder = model_folder(config.actor.uri, "models.actor")
-    tokenizer = load_tokenizer(config.actor.uri, folder)
+    folder = model_folder(config.models.actor.uri, "models.actor")
+    tokenizer = load_tokenizer(config.models.actor.uri, folder)
     model = load_policy(resume or folder.path, "float32")
     algorithm, optimizer = config.algorithm, config.algorithm.optimizer
     learner = Learner(
@@ -71,7 +71,7 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
             temperature=config.rollout.temperature,
             max_tokens=config.rollout.max_new_tokens,
         ),
-        distributed=config.trainers > 1,
+        distributed=config.trainers.replicas > 1,
     )
     trainer = Trainer(
         learner,
@@ -79,16 +79,16 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
         tokenizer,
         TrainerSettings(
             rank=rank,
-            ranks=config.trainers,
+            ranks=config.trainers.replicas,
             epochs=algorithm.epochs,
             minibatches=algorithm.minibatches,
-            micro_batch_samples=config.micro_batch_size,
+            micro_batch_samples=config.trainers.micro_batch_size,
             pad_id=pad_id(tokenizer),
         ),
     )
     if resume is not None:
         trainer.resume(resume)
-    return trainer, Publisher(model, getattr(torch, config.actor.dtype))
+    return trainer, Publisher(model, getattr(torch, config.models.actor.dtype))
 
 
 def pad_id(tokenizer: Any) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from rlhf_api.conditions import MAKER_LOST
 
+from rlhf_runtime.data.prompts import TrainingPrompts
 from rlhf_runtime.evaluation import EvaluationBatch
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow, MakerSlot
-from rlhf_runtime.data.prompts import TrainingPrompts
 from rlhf_runtime.samples import is_shown
 from rlhf_runtime.schedule import next_batch
 from rlhf_runtime.staleness import may_admit

@@ -10,10 +10,10 @@ from typing import Any
 from rlhf_api.conditions import MODEL_INVALID, PROMPTS_INVALID
 from rlhf_api.run import RunConfig
 
-from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.models.model_folder import ModelFolder, model_folder
 from rlhf_runtime.data.prompt_rows import column_names, load_rows
 from rlhf_runtime.data.prompts import Prompt, PromptSet, TrainingPrompts, encoder, held_out_prompts, training_rows
+from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.models.model_folder import ModelFolder, model_folder
 from rlhf_runtime.rewards.runner import RewardRunner
 from rlhf_runtime.run_directory import RunDirectory
 
@@ -47,13 +47,13 @@ def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
 
 def check_files(config: RunConfig) -> Preflight:
     """The checks that need no storage. Raises RunFailure for the first that fails."""
-    model = model_folder(config.actor.uri, "models.actor")
+    model = model_folder(config.models.actor.uri, "models.actor")
     held_out_rows = load_rows(config.evaluation, "evaluation") if config.evaluation is not None else []
     rows, taken_out = training_rows(config.prompts, held_out_rows)
     with RewardRunner(config.rewards) as rewards:
         for columns in {column_names(some) for some in (rows, held_out_rows) if some}:
             rewards.check_importable(columns)
-    tokenizer = load_tokenizer(config.actor.uri, model)
+    tokenizer = load_tokenizer(config.models.actor.uri, model)
     encode = encoder(tokenizer)
     training = PromptSet(rows, encode, config.prompts.max_prompt_tokens)
     held_out = PromptSet(held_out_rows, encode, config.prompts.max_prompt_tokens)

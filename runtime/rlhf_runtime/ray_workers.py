@@ -16,9 +16,9 @@ from rlhf_api.conditions import TRAINER_LOST, WEIGHT_SYNC_FAILED
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.actors import maker_actor, trainer_actor
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.ledger import Dispatch
-from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.topology import rank_of
 from rlhf_runtime.weight_manifest import NotInPreparation, Order
 from rlhf_runtime.workers import (
@@ -187,7 +187,7 @@ class RayWorkers:
         """Place all ranks, let them meet, load the model, or what a checkpoint has of it. Raises RunFailure."""
         actors = [
             trainer_actor.options(resources={names.TRAINER_RESOURCE: 1}).remote(self._config_json)
-            for _ in range(self._config.trainers)
+            for _ in range(self._config.trainers.replicas)
         ]
         trainers = RayTrainers(actors, [], [])
         places = await trainers._all([actor.hello.remote(self._probe, self._threads) for actor in actors])
@@ -207,7 +207,7 @@ class RayWorkers:
         except BaseException:
             ray.kill(actor)
             raise
-        return RayMaker(actor, name, pod, pid, self._config.trainers)
+        return RayMaker(actor, name, pod, pid, self._config.trainers.replicas)
 
 
 def connect(config: RunConfig) -> bool:
@@ -221,7 +221,7 @@ def connect(config: RunConfig) -> bool:
         address="local",
         include_dashboard=False,
         num_cpus=1,
-        resources={names.MAKER_RESOURCE: config.makers, names.TRAINER_RESOURCE: config.trainers},
+        resources={names.MAKER_RESOURCE: config.makers.replicas, names.TRAINER_RESOURCE: config.trainers.replicas},
         object_store_memory=LOCAL_OBJECT_STORE_BYTES,
     )
     return True

@@ -6,12 +6,12 @@ import time
 from rlhf_api.conditions import STOPPED
 
 from rlhf_runtime.checkpoint import Checkpoints
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.episode_desk import EpisodeDesk, Staged, Standing, TrainedEpisode, stored
 from rlhf_runtime.episode_report import Timing
 from rlhf_runtime.evaluation import EvaluationRound, is_due
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow
-from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.schedule import drop_stale
 from rlhf_runtime.weight_manifest import Order
 from rlhf_runtime.workers import GroupSummary, Trained, TrainersHandle
@@ -132,7 +132,7 @@ class TrainingLoop:
         flow.publication = await self._trainers.publish(
             order,
             # Makers that round to bfloat16 may see a small step as none.
-            must_differ=must_differ and config.actor.dtype == "float32",
+            must_differ=must_differ and config.models.actor.dtype == "float32",
             seconds=config.weight_sync_deadline_seconds,
         )
         flow.pulse.beat()

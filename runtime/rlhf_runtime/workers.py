@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.data.prompts import Prompt
+from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.weight_manifest import Manifest, Order
 
 #: Something in Ray's object store: whoever gets it passes it on, unopened.

@@ -15,13 +15,13 @@ import pytest
 from rlhf_api.run import RunConfig
 from rlhf_runtime.buffer import ExperienceBuffer, ExperienceGroup
 from rlhf_runtime.checkpoint import Checkpoints, staged_files
+from rlhf_runtime.data.prompt_rows import PromptRow
+from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, PromptSet, TrainingPrompts
 from rlhf_runtime.dataflow import Storage, run_dataflow
 from rlhf_runtime.episode_desk import Standing, standing_of
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow, MakerSlot
 from rlhf_runtime.ledger import Dispatch, Ledger
-from rlhf_runtime.data.prompt_rows import PromptRow
-from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, PromptSet, TrainingPrompts
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.watch import Watch
 from rlhf_runtime.weight_manifest import Manifest, Order
@@ -210,7 +210,7 @@ async def run(
         channel=channel,
         ledger=Ledger(prompts_per_episode=config.rollout.prompts_per_episode, first_episode=first),
         version=first,
-        slots=[MakerSlot(i) for i in range(config.makers)],
+        slots=[MakerSlot(i) for i in range(config.makers.replicas)],
     )
     watch = Watch(flow, standing)
     await run_dataflow(
@@ -256,7 +256,9 @@ async def test_each_planned_prompt_is_trained_once_and_within_the_bound(
     tmp_path: Path, policy: str, makers: int, bound: int, capacity: int
 ) -> None:
     world = World(seed=makers)
-    config = config_of(tmp_path, stalenessPolicy=policy, makers=makers, maxStaleness=bound, bufferCapacity=capacity)
+    config = config_of(
+        tmp_path, stalenessPolicy=policy, makers={"replicas": makers}, maxStaleness=bound, bufferCapacity=capacity
+    )
     channel, standing = await run(world, config)
     assert cursors(world.trained) == list(range(24))
     assert max(world.staleness) <= bound
@@ -276,7 +278,7 @@ async def test_makers_that_die_and_payloads_that_are_lost_change_nothing_in_what
     policy = ["Wait", "DropAndRefill"][seed % 2]
     config = config_of(
         tmp_path,
-        makers=1 + seed % 3,
+        makers={"replicas": 1 + seed % 3},
         maxStaleness=seed % 2,
         stalenessPolicy=policy,
         evaluation={"uri": "/x", "everyEpisodes": 2},
@@ -285,7 +287,11 @@ async def test_makers_that_die_and_payloads_that_are_lost_change_nothing_in_what
     assert cursors(world.trained) == list(range(24))
     assert max(world.staleness) <= config.max_staleness
     # The run may end before the last of the lost makers has its replacement.
-    assert 0 <= channel.states[-1].repairs.makers - (world.makers_placed - config.makers) <= config.makers
+    assert (
+        0
+        <= channel.states[-1].repairs.makers - (world.makers_placed - config.makers.replicas)
+        <= config.makers.replicas
+    )
     assert channel.states[-1].repairs.makers + channel.states[-1].ledger.dropped_lost > 0
     # A maker that died in the middle of an evaluation may have been asked twice; no question was left out.
     for version in (0, 2, 4, 6):
@@ -295,7 +301,11 @@ async def test_makers_that_die_and_payloads_that_are_lost_change_nothing_in_what
 async def test_every_due_version_is_evaluated_by_that_version_and_the_best_checkpoint_kept(tmp_path: Path) -> None:
     world = World()
     config = config_of(
-        tmp_path, evaluation={"uri": "/x", "everyEpisodes": 4}, checkpointEveryEpisodes=5, checkpointKeep=1, makers=2
+        tmp_path,
+        evaluation={"uri": "/x", "everyEpisodes": 4},
+        checkpointEveryEpisodes=5,
+        checkpointKeep=1,
+        makers={"replicas": 2},
     )
     channel, standing = await run(world, config)
     assert Counter(world.evaluated) == Counter((v, q) for v in (0, 4, 6) for q in range(5))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from rlhf_api.status import EpisodeReport
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.episode_report import Timing, episode_report
 from rlhf_runtime.evaluation import EvaluationRound, is_due
 from rlhf_runtime.journal import Journal
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.processors import _quota
-from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.trained_groups import RecordedGroup, trained_groups, write_trained_groups
 from rlhf_runtime.workers import GroupSummary, Trained, TrainedGroup

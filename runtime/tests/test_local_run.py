@@ -21,8 +21,8 @@ from rlhf_api import names
 from rlhf_api.run import RunConfig
 from rlhf_runtime import ray_workers
 from rlhf_runtime.coordinator import Run, failure_of
-from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.data.prompts import Prompt
+from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.weight_manifest import Order
 from rlhf_runtime.workers import Task
@@ -162,7 +162,7 @@ async def test_a_run_whose_trainer_dies_goes_on_from_its_checkpoint_and_ends_in_
 
 async def test_two_trainers_at_learning_rate_0_keep_every_weight_bit_for_bit(tmp_path: Path, policy: Path) -> None:
     algorithm = {"type": "GRPO", "minibatches": 2, "optimizer": {"learningRate": 0.0}}
-    config = run_config(tmp_path, policy, trainers=2, episodes=2, algorithm=algorithm)
+    config = run_config(tmp_path, policy, trainers={"replicas": 2}, episodes=2, algorithm=algorithm)
     channel = await attempt(config)
     assert channel.last_word == [None]
     assert_the_plan_was_trained(config, channel)
@@ -172,7 +172,7 @@ async def test_two_trainers_at_learning_rate_0_keep_every_weight_bit_for_bit(tmp
 
 
 async def test_two_makers_on_policy_with_drops_train_the_plan(tmp_path: Path, policy: Path) -> None:
-    config = run_config(tmp_path, policy, makers=2, maxStaleness=0, stalenessPolicy="DropAndRefill")
+    config = run_config(tmp_path, policy, makers={"replicas": 2}, maxStaleness=0, stalenessPolicy="DropAndRefill")
     channel = await attempt(config)
     assert channel.last_word == [None]
     assert_the_plan_was_trained(config, channel)
@@ -183,7 +183,9 @@ async def test_a_maker_killed_in_a_run_of_two_and_two_is_replaced_and_no_prompt_
     tmp_path: Path, policy: Path
 ) -> None:
     held_out = {"uri": str(tmp_path / "held-out.jsonl"), "everyEpisodes": 3}
-    config = run_config(tmp_path, policy, makers=2, trainers=2, episodes=12, evaluation=held_out)
+    config = run_config(
+        tmp_path, policy, makers={"replicas": 2}, trainers={"replicas": 2}, episodes=12, evaluation=held_out
+    )
     channel = await attempt(config, KillsAfter(config, 2, "makers"))
     assert channel.last_word == [None]
     assert_the_plan_was_trained(config, channel)

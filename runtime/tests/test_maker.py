@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.engines.engine import Hook, Request, Sampling
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.maker import Maker, MakerSettings
-from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.rewards.runner import RewardScores
 from rlhf_runtime.rollout import Group, Rollout
 from rlhf_runtime.weight_manifest import Order

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from rlhf_runtime.grpo import Aggregation
-from rlhf_runtime.training.learner import AdamWParameters, Learner, NonFiniteError, PolicyObjective
 from rlhf_runtime.rollout import Experience, Rollout, collate
+from rlhf_runtime.training.learner import AdamWParameters, Learner, NonFiniteError, PolicyObjective
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_api.spec import PromptSource, ReasoningGym
-from rlhf_runtime.failures import RunFailure
+from rlhf_api.prompts import PromptSource, ReasoningGym
 from rlhf_runtime.data.prompt_rows import PromptRow, load_rows
 from rlhf_runtime.data.prompts import (
     HELD_OUT_INDEX,
@@ -21,6 +20,7 @@ from rlhf_runtime.data.prompts import (
     held_out_prompts,
     training_rows,
 )
+from rlhf_runtime.failures import RunFailure
 
 
 def characters(texts: Sequence[str]) -> list[list[int]]:

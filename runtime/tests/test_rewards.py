@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_api.spec import RewardFunction
+from rlhf_api.rewards import RewardFunction
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.rewards.runner import RewardRunner
 

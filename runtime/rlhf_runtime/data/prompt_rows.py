@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID
-from rlhf_api.spec import PromptSource, ReasoningGym
+from rlhf_api.prompts import PromptSource, ReasoningGym
 
-from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.data.locations import local_path
+from rlhf_runtime.failures import RunFailure
 
 #: Names that a reward function's own parameters have: a column cannot be passed under them.
 RESERVED_COLUMNS = ("prompts", "completions")

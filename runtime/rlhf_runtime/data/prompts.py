@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID
-from rlhf_api.spec import PromptSource
+from rlhf_api.prompts import PromptSource
 
-from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.data.prompt_rows import PromptRow, column_names, load_rows
+from rlhf_runtime.failures import RunFailure
 
 #: Held-out prompts have indices from here on, so that no draw of theirs is keyed like one of a training prompt.
 HELD_OUT_INDEX = 1 << 48

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from rlhf_api.conditions import MODEL_INVALID
 
-from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.data.locations import local_path
+from rlhf_runtime.failures import RunFailure
 
 _CONFIG = "config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")

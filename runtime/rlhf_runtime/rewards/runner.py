@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.conditions import REWARD_FUNCTION_FAILED, REWARD_FUNCTION_INVALID, REWARD_FUNCTION_TIMEOUT
-from rlhf_api.spec import RewardFunction
+from rlhf_api.rewards import RewardFunction
 
-from rlhf_runtime import reward_wire
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
+from rlhf_runtime.rewards import wire
 
 #: Longest that a function's module may take to be imported, seconds; `timeoutSeconds` is for calls.
 IMPORT_SECONDS = 60.0
@@ -164,7 +164,7 @@ class _FunctionProcess:
         assert self._connection is not None
         self._deadline = time.monotonic() + self.function.timeout_seconds
         try:
-            reward_wire.send(self._connection, request, self._deadline)
+            wire.send(self._connection, request, self._deadline)
         except TimeoutError as error:
             raise self._overdue() from error
         except OSError as error:
@@ -191,7 +191,7 @@ class _FunctionProcess:
     def _receive(self, overdue: str | None = None) -> dict[str, Any]:
         assert self._connection is not None
         try:
-            message = reward_wire.receive(self._connection, self._deadline)
+            message = wire.receive(self._connection, self._deadline)
         except TimeoutError as error:
             raise self._overdue(overdue) from error
         except EOFError as error:

@@ -11,10 +11,10 @@ import torch
 from rlhf_runtime.buffer import ExperienceBuffer, ExperienceGroup
 from rlhf_runtime.checkpoint import TRAINING_STATE, staged_files
 from rlhf_runtime.ledger import Dispatch
-from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.models.policy import save_policy
 from rlhf_runtime.rollout import collate
 from rlhf_runtime.topology import optimizer_steps, share_of_rank
+from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.workers import StagedFile, Trained, TrainedGroup
 
 
