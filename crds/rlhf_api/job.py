@@ -8,7 +8,7 @@ from rlhf_api.algorithm import Algorithm
 from rlhf_api.checkpoints import Checkpoint
 from rlhf_api.models import Models
 from rlhf_api.prompts import Evaluation, Prompts
-from rlhf_api.rewards import RewardFunction
+from rlhf_api.rewards import MAX_REWARDS, RewardFunction
 from rlhf_api.roles import Buffer, Head, Makers, Trainers, WeightSync
 from rlhf_api.rollout import Rollout
 from rlhf_api.runtime import Runtime
@@ -76,7 +76,7 @@ class RLHFJobSpec(ApiModel):
     """The algorithm and its parameters. Required."""
     models: Models
     """The models. Required."""
-    rewards: Annotated[list[RewardFunction], Field(min_length=1, max_length=16)]
+    rewards: Annotated[list[RewardFunction], Field(min_length=1, max_length=MAX_REWARDS)]
     """Reward functions; a sample's reward is their weighted sum. Required. 1 to 16 items."""
     prompts: Prompts
     """Training prompts. Required."""

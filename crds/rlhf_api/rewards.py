@@ -6,6 +6,9 @@ from pydantic import Field
 
 from rlhf_api.schema import ApiModel, FunctionPath
 
+#: Most rewards of a job.
+MAX_REWARDS = 16
+
 
 class RewardFunction(ApiModel):
     """A Python function `f(prompts, completions, **columns) -> list[float]`, run in a process of its own."""

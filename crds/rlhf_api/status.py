@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from rlhf_api.rewards import MAX_REWARDS
 from rlhf_api.schema import ApiModel, Time
 
 #: Episodes kept in status; the whole series is in the journal (``rlhfjob history``).
@@ -51,6 +52,8 @@ class EpisodeReport(ApiModel):
     """Mean reward of its samples (weighted sum of the reward functions)."""
     reward_std: float
     """Standard deviation of that reward over samples."""
+    rewards: Annotated[dict[str, float], Field(max_length=MAX_REWARDS)] = {}
+    """Mean of each reward before weighting, by its name, over the samples that it applies to."""
     score: float | None = None
     """Mean reward on the held-out prompts at the published version; absent when not evaluated."""
     kl: float

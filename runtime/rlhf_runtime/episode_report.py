@@ -48,6 +48,7 @@ def episode_report(
         policy_version=version + 1,
         reward=statistics.fmean(rewards),
         reward_std=statistics.pstdev(rewards),
+        rewards=_mean_of_each(groups),
         score=score,
         kl=trained.kl,
         loss=trained.loss,
@@ -67,3 +68,12 @@ def episode_report(
         sync_seconds=sync_seconds,
         time=time,
     )
+
+
+def _mean_of_each(groups: Sequence[GroupSummary]) -> dict[str, float]:
+    """Each reward's mean over the samples that it applies to; one that applies to none of the episode is left out."""
+    values: dict[str, list[float]] = {}
+    for group in groups:
+        for name, rewards in group.rewards_each.items():
+            values.setdefault(name, []).extend(reward for reward in rewards if reward is not None)
+    return {name: statistics.fmean(rewards) for name, rewards in values.items() if rewards}

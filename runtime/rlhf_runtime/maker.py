@@ -16,7 +16,7 @@ from rlhf_runtime.buffer import ExperienceGroup
 from rlhf_runtime.data.prompts import Prompt, columns_of
 from rlhf_runtime.engines.engine import Engine, Request, Sampling
 from rlhf_runtime.grpo import Normalization, group_advantages
-from rlhf_runtime.rewards.runner import RewardRunner
+from rlhf_runtime.rewards.runner import RewardRunner, RewardScores
 from rlhf_runtime.rollout import Experience, Group, Rollout
 from rlhf_runtime.weight_manifest import Manifest, Order
 from rlhf_runtime.weight_sync import Bytes, Receiver
@@ -63,7 +63,7 @@ class Maker:
         found = {int(v) for group in groups for rollout in group.rollouts for v in np.unique(rollout.versions)}
         if found != {version}:
             raise ValueError(f"evaluation: found version {sorted(found)} in use, expected {version}")
-        return [scores[0] for scores, _ in self._score(prompts, groups)]
+        return [scores.total[0] for scores, _ in self._score(prompts, groups)]
 
     def prepare(self, manifest: Manifest, lease_seconds: float) -> bool:
         return self._receiver.prepare(manifest, lease_seconds)
@@ -102,16 +102,14 @@ class Maker:
                 raise ValueError("a maker without a synced version was asked to sample")
             return self._engine.generate(requests, self._settings.sampling)
 
-    def _score(self, prompts: Sequence[Prompt], groups: Sequence[Group]) -> list[tuple[list[float], list[str]]]:
+    def _score(self, prompts: Sequence[Prompt], groups: Sequence[Group]) -> list[tuple[RewardScores, list[str]]]:
         """Rewards and completion texts of each group."""
         repeated = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.rollouts]
         texts = [self._text(rollout) for group in groups for rollout in group.rollouts]
-        total = self._rewards.score([p.text for p in repeated], texts, columns_of(repeated)).total
+        scores = self._rewards.score([p.text for p in repeated], texts, columns_of(repeated))
         ends = np.cumsum([len(group.rollouts) for group in groups])
-        return [
-            (total[end - len(group.rollouts) : end], texts[end - len(group.rollouts) : end])
-            for group, end in zip(groups, ends, strict=True)
-        ]
+        parts = [slice(end - len(group.rollouts), end) for group, end in zip(groups, ends, strict=True)]
+        return [(scores.of(part), texts[part]) for part in parts]
 
     def _text(self, rollout: Rollout) -> str:
         # The chosen end of sequence is not text; any other special token is something the policy has said.
@@ -120,8 +118,9 @@ class Maker:
         return text
 
     def _completed(
-        self, task: Task, group: Group, rewards: Sequence[float], texts: Sequence[str]
+        self, task: Task, group: Group, scores: RewardScores, texts: Sequence[str]
     ) -> tuple[GroupSummary, ExperienceGroup]:
+        rewards = scores.total
         advantages = group_advantages(
             torch.tensor(rewards, dtype=torch.float64), len(rewards), self._settings.normalization
         ).tolist()
@@ -143,6 +142,7 @@ class Maker:
             dispatch=task.dispatch,
             oldest_version=group.oldest_version,
             rewards=tuple(rewards),
+            rewards_each={name: tuple(values) for name, values in scores.each.items()},
             tokens=sum(len(rollout.completion_ids) for rollout in group.rollouts),
             truncated=sum(rollout.truncated for rollout in group.rollouts),
             shown=tuple(shown) if task.shown else (),

@@ -4,7 +4,7 @@
 driven by anything that keeps the same promises.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,11 +47,16 @@ class ShownRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSummary:
-    """What the coordinator needs to know of a group that was made: counts in samples and completion tokens."""
+    """What the coordinator needs to know of a group that was made: counts in samples and completion tokens.
+
+    `rewards` are the samples' weighted sums; `rewards_each` holds each reward's own by its name, before weighting,
+    None for a sample that it does not apply to.
+    """
 
     dispatch: Dispatch
     oldest_version: int
     rewards: tuple[float, ...]
+    rewards_each: Mapping[str, tuple[float | None, ...]]
     tokens: int
     truncated: int
     shown: tuple[ShownRollout, ...]

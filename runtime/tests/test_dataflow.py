@@ -73,6 +73,7 @@ class FakeMaker:
                 dispatch=task.dispatch,
                 oldest_version=version,
                 rewards=(0.0, 1.0),
+                rewards_each={"ones": (0.0, 1.0)},
                 tokens=6,
                 truncated=1,
                 shown=(),

@@ -17,8 +17,24 @@ from rlhf_runtime.trained_groups import RecordedGroup, trained_groups, write_tra
 from rlhf_runtime.workers import GroupSummary, Trained, TrainedGroup
 
 GROUPS = [
-    GroupSummary(dispatch=Dispatch(8, 1, "m"), oldest_version=4, rewards=(0.0, 1.0), tokens=10, truncated=1, shown=()),
-    GroupSummary(dispatch=Dispatch(9, 2, "m"), oldest_version=2, rewards=(1.0, 2.0), tokens=20, truncated=0, shown=()),
+    GroupSummary(
+        dispatch=Dispatch(8, 1, "m"),
+        oldest_version=4,
+        rewards=(0.0, 1.0),
+        rewards_each={"length": (4.0, 2.0), "judge": (None, 0.5), "never": (None, None)},
+        tokens=10,
+        truncated=1,
+        shown=(),
+    ),
+    GroupSummary(
+        dispatch=Dispatch(9, 2, "m"),
+        oldest_version=2,
+        rewards=(1.0, 2.0),
+        rewards_each={"length": (3.0, 1.0), "judge": (1.0, None), "never": (None, None)},
+        tokens=20,
+        truncated=0,
+        shown=(),
+    ),
 ]
 TRAINED = Trained(
     loss=0.5,
@@ -50,6 +66,7 @@ def test_the_numbers_of_an_episode() -> None:
     found = report()
     assert (found.episode, found.policy_version, found.attempt) == (5, 5, 3)
     assert (found.reward, found.reward_std) == (1.0, pytest.approx(0.5**0.5))
+    assert found.rewards == {"length": 2.5, "judge": 0.75}
     assert (found.staleness_mean, found.staleness_max) == (1.0, 2)
     assert (found.samples, found.tokens, found.tokens_per_second, found.truncated_fraction) == (4, 30, 7.5, 0.25)
     assert (found.seconds, found.wait_seconds, found.train_seconds, found.sync_seconds) == (4.0, 1.0, 2.0, 0.75)

@@ -73,7 +73,8 @@ class Recorder:
 
     def score(self, prompts: Sequence[str], completions: Sequence[str], columns: dict[str, list[Any]]) -> RewardScores:
         self.calls.append((list(prompts), list(completions), columns))
-        return RewardScores([float(i) for i in range(len(completions))], {})
+        values = [float(i) for i in range(len(completions))]
+        return RewardScores(values, {"half": [value / 2 for value in values]})
 
     def close(self) -> None: ...
 
@@ -136,6 +137,7 @@ def test_a_group_comes_back_whole_with_its_rewards_advantages_counts_and_version
     assert summary.dispatch == group.dispatch == Dispatch(4, 4, "maker-0")
     assert (summary.oldest_version, summary.tokens, summary.truncated) == (7, 4, 1)
     assert summary.rewards == (2.0, 3.0)
+    assert summary.rewards_each == {"half": (1.0, 1.5)}
     assert [experience.reward for experience in group.experiences] == [2.0, 3.0]
     assert [experience.advantage for experience in group.experiences] == [-0.5, 0.5]
     assert [(shown.completion, shown.versions) for shown in summary.shown] == [("f", (7, 7)), ("gh", (7, 7))]

@@ -33,11 +33,15 @@ class RewardScores:
     """Rewards of a batch of B completions.
 
     total  [B] weighted sums
-    each   for every function, by its path, its own [B] rewards before weighting
+    each   for every reward, by its name, its own [B] rewards before weighting; None where it does not apply
     """
 
     total: list[float]
-    each: dict[str, list[float]]
+    each: dict[str, list[float | None]]
+
+    def of(self, part: slice) -> "RewardScores":
+        """Those of a part of the batch."""
+        return RewardScores(self.total[part], {name: values[part] for name, values in self.each.items()})
 
 
 class RewardRunner:
@@ -88,7 +92,7 @@ class RewardRunner:
         weights = [function.function.weight for function in self._functions]
         return RewardScores(
             total=[_weighted(weights, values) for values in zip(*rewards, strict=True)],
-            each={f.function.function: values for f, values in zip(self._functions, rewards, strict=True)},
+            each={f.function.function: list(values) for f, values in zip(self._functions, rewards, strict=True)},
         )
 
     def _start(self) -> None:
