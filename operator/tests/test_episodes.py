@@ -69,8 +69,8 @@ def test_an_attempt_that_resumes_from_nothing_starts_at_zero(given: G) -> None:
 
 def entry(attempt: int, seq: int, number: int) -> EpisodeReport:
     zero = dict.fromkeys(EpisodeReport.model_fields, 0)
-    known = {"attempt": attempt, "seq": seq, "episode": number, "score": None, "time": "2026-01-02T03:04:05Z"}
-    return EpisodeReport.model_validate({**zero, **known})
+    known = {"attempt": attempt, "seq": seq, "episode": number, "time": "2026-01-02T03:04:05Z"}
+    return EpisodeReport.model_validate({**zero, "score": None, "rewards": {"exact": 0.5}, **known})
 
 
 @st.composite
