@@ -16,6 +16,7 @@ from rlhf_api.status import EpisodeReport
 from rlhf_cli.exits import BadInput
 from rlhf_cli.harmless import harmless
 from rlhf_cli.run_folder import the_run
+from rlhf_cli.run_record import parts_of_the_reward, reward_names
 from rlhf_cli.samples import Sample, read_samples
 
 Format = Literal["table", "json", "csv"]
@@ -36,7 +37,7 @@ def show_history(name: str | None, storage: Path | None, namespace: str | None, 
 
 
 def formatted(episodes: Sequence[EpisodeReport], output: Format) -> str:
-    """The episodes as text; csv and json hold every field, by the API's own names."""
+    """The episodes as text; csv and json hold every field, by the API's own names (csv: `rewards.NAME`)."""
     if output == "json":
         return json.dumps([e.to_dict() for e in episodes], indent=2) + "\n"
     if output == "csv":
@@ -91,21 +92,29 @@ def _from_cluster(name: str, namespace: str | None) -> Sequence[EpisodeReport]:
 
 
 def _csv(episodes: Sequence[EpisodeReport]) -> str:
-    names = [field.alias or name for name, field in EpisodeReport.model_fields.items()]
+    fields = [field.alias or name for name, field in EpisodeReport.model_fields.items() if name != "rewards"]
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer = csv.DictWriter(
+        text, [*fields, *map(_csv_name, reward_names(episodes))], restval="", lineterminator="\n", extrasaction="ignore"
+    )
     writer.writeheader()
-    writer.writerows(e.to_dict() for e in episodes)
+    writer.writerows(e.to_dict() | {_csv_name(name): mean for name, mean in e.rewards.items()} for e in episodes)
     return text.getvalue()
+
+
+def _csv_name(reward: str) -> str:
+    return f"rewards.{reward}"
 
 
 def _table(episodes: Sequence[EpisodeReport]) -> str:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in _COLUMNS:
+    each = parts_of_the_reward(episodes)
+    for heading in (*_COLUMNS, *map(harmless, each)):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in map(_row, episodes):
-        table.add_row(*row)
-    console = Console(file=io.StringIO(), width=120)
+    for e in episodes:
+        table.add_row(*_row(e), *(f"{e.rewards[name]:.4f}" if name in e.rewards else "" for name in each))
+    # As wide as it has to be: a name that is cut is no name.
+    console = Console(file=io.StringIO(), width=120 + sum(len(name) + 16 for name in each))
     console.print(table)
     file: Any = console.file
     return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())

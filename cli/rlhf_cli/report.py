@@ -10,12 +10,14 @@ from typing import Any
 from rlhf_api.run import RunConfig
 from rlhf_api.status import EpisodeReport
 
-from rlhf_cli.run_record import RunRecord
+from rlhf_cli.run_record import RunRecord, parts_of_the_reward
 from rlhf_cli.samples import Sample
 from rlhf_cli.svg import Series, line_chart, number, stacked_bars
 
 #: Rows of the episode table; a longer run is thinned, and the page says so.
 MAX_ROWS = 2000
+#: Characters of a reward's name that fit over a chart.
+MAX_TITLE = 64
 
 
 def html(record: RunRecord) -> str:
@@ -102,6 +104,7 @@ def _plots(record: RunRecord) -> str:
             "mean reward per sample",
             [line("reward", 0, "reward"), Series(name="score (held out)", points=record.scores(), style=1)],
         ),
+        *_each_reward(episodes),
         line_chart("KL, sampling ‖ trained policy", "nats per token", [line("KL", 2, "kl")], from_zero=True),
         line_chart(
             "Staleness",
@@ -125,6 +128,18 @@ def _plots(record: RunRecord) -> str:
         line_chart("Entropy", "nats per token", [line("entropy", 2, "entropy")], from_zero=True),
     ]
     return '<div class="plots">' + "".join(f'<div class="plot">{chart}</div>' for chart in charts) + "</div>"
+
+
+def _each_reward(episodes: Sequence[EpisodeReport]) -> list[str]:
+    """A chart for each of several rewards: their scales differ."""
+    return [
+        line_chart(
+            name if len(name) <= MAX_TITLE else "…" + name[-MAX_TITLE:],
+            "mean per sample, unweighted",
+            [Series(name="", points=[(e.episode, e.rewards[name]) for e in episodes if name in e.rewards], style=5)],
+        )
+        for name in parts_of_the_reward(episodes)
+    ]
 
 
 #: Columns of the episode table: heading, attribute, digits after the point.
@@ -158,16 +173,20 @@ def _table(episodes: Sequence[EpisodeReport]) -> str:
     step = -(-len(episodes) // MAX_ROWS)
     # Counted from the end, so that the last episode is always there.
     rows = list(reversed(episodes[::-1][::step]))
-    head = "".join(f"<th>{escape(heading)}</th>" for heading, _, _ in _COLUMNS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(getattr(e, name), digits)}</td>" for _, name, digits in _COLUMNS) + "</tr>"
-        for e in rows
-    )
+    each = parts_of_the_reward(episodes)
+    headings = [*(heading for heading, _, _ in _COLUMNS), *each]
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(e, each)) + "</tr>" for e in rows)
     summary = f"All {len(episodes)} episodes" if step == 1 else f"Every {step}th of {len(episodes)} episodes"
     return (
         f"<details{' open' if len(rows) <= 60 else ''}><summary>{summary}</summary>"
         f'<div class="scroll tall"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>'
     )
+
+
+def _cells(e: EpisodeReport, each: Sequence[str]) -> Iterator[str]:
+    yield from (_cell(getattr(e, name), digits) for _, name, digits in _COLUMNS)
+    yield from (_cell(e.rewards.get(name), 3) for name in each)
 
 
 def _cell(value: float | int | None, digits: int) -> str:

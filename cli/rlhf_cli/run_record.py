@@ -32,3 +32,14 @@ class RunRecord:
         """(episode, score) of every evaluation, the starting policy's at episode 0."""
         first = [] if self.initial_score is None else [(0.0, self.initial_score)]
         return first + [(float(e.episode), e.score) for e in self.episodes if e.score is not None]
+
+
+def reward_names(episodes: Sequence[EpisodeReport]) -> list[str]:
+    """Names of the rewards that some episode has a mean of, in the order in which they first appear."""
+    return list(dict.fromkeys(name for e in episodes for name in e.rewards))
+
+
+def parts_of_the_reward(episodes: Sequence[EpisodeReport]) -> list[str]:
+    """Names of the rewards, where there are several: one alone is, but for its weight, the reward itself."""
+    names = reward_names(episodes)
+    return names if len(names) > 1 else []

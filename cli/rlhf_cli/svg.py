@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 14, 40, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line: `points` are (x, y), by growing x; `style` is the number of its CSS class."""
+    """One line: `points` are (x, y), by growing x; `style` is the number of its CSS class; "" has no legend."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -157,7 +157,7 @@ class _Axes:
 def _legend(entries: Sequence[tuple[str, int]]) -> str:
     """Names beside their colours, from the right end of the title's line leftwards."""
     drawn, right = [], float(_WIDTH - _RIGHT)
-    for name, style in reversed(entries):
+    for name, style in reversed([entry for entry in entries if entry[0]]):
         left = right - 6.6 * len(name) - 16
         drawn.append(
             f'<rect class="bar s{style}" x="{left:.0f}" y="10" width="10" height="10" rx="2"/>'

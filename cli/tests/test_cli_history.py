@@ -13,7 +13,7 @@ import pytest
 from rlhf_api.job import RLHFJob
 from rlhf_api.status import EpisodeReport
 from rlhf_cli.exits import BadInput, Unavailable
-from rlhf_cli.history import show_history, show_samples
+from rlhf_cli.history import formatted, show_history, show_samples
 from rlhf_cli.results import write_results
 from rlhf_cli.run_folder import RunFolder, find_runs
 from rlhf_cli.samples import Sample, telling
@@ -50,7 +50,19 @@ def test_superseded_episodes_are_not_in_the_history(
         *[("2", str(n)) for n in (4, 5, 6)],
     ]
     assert float(rows[-1]["reward"]) == 2.06
-    assert set(rows[0]) == {field.alias for field in EpisodeReport.model_fields.values()}
+    assert set(rows[0]) == {field.alias for field in EpisodeReport.model_fields.values()} - {"rewards"}
+
+
+def test_each_of_several_rewards_is_a_column(make_episode: Callable[..., EpisodeReport]) -> None:
+    episodes = [make_episode(1, rewards={"a:b": 0.25}), make_episode(2, rewards={"a:b": 0.5, "judge": 3})]
+    rows = list(csv.DictReader(io.StringIO(formatted(episodes, "csv"))))
+    assert [(row["rewards.a:b"], row["rewards.judge"]) for row in rows] == [("0.25", ""), ("0.5", "3.0")]
+    assert [line.split()[-2:] for line in formatted(episodes, "table").splitlines()] == [
+        ["a:b", "judge"],
+        ["2.00", "0.2500"],
+        ["0.5000", "3.0000"],
+    ]
+    assert "a:b" not in formatted(episodes[:1], "table"), "one alone is the reward itself"
 
 
 def test_the_table_is_for_reading(tmp_path: Path, write_run: WriteRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,12 +28,12 @@ EVIL = "</pre><script>alert('x')</script>&<b>"
 def make_record(
     make_job: Callable[..., RLHFJob], make_episode: Callable[..., EpisodeReport]
 ) -> Callable[..., RunRecord]:
-    def make(episodes: int = 3, **changes: Any) -> RunRecord:
+    def make(count: int = 3, /, **changes: Any) -> RunRecord:
         values: dict[str, Any] = {
             "config": run_config(make_job(), "/runs", attempt=1, incarnation=1),
             "outcome": "Succeeded: 3 of 8 episodes",
             "succeeded": True,
-            "episodes": [make_episode(n, score=0.5 + n / 10 if n < 5 else None) for n in range(1, episodes + 1)],
+            "episodes": [make_episode(n, score=0.5 + n / 10 if n < 5 else None) for n in range(1, count + 1)],
             "initial_score": 0.5,
         }
         return RunRecord(**{**values, **changes})
@@ -86,6 +86,19 @@ def test_the_page_has_everything_in_one_file(make_record: Callable[..., RunRecor
     ):
         assert text in seen.text
     assert "algorithm.optimizer.learningRate" in seen.text
+
+
+def test_several_rewards_have_a_chart_and_a_column_each(
+    make_record: Callable[..., RunRecord], make_episode: Callable[..., EpisodeReport]
+) -> None:
+    rewards = [{"exact": 0.25, EVIL: 3.5}, {"exact": 0.5}]
+    seen = _Page(html(make_record(episodes=[make_episode(n, rewards=each) for n, each in enumerate(rewards, 1)])))
+    assert seen.tags.count("svg") == 8
+    assert seen.text.count(EVIL) == 2, "over its chart and its column"
+    assert "script" not in seen.tags
+    assert "0.2503.500" in seen.text
+    one = _Page(html(make_record(episodes=[make_episode(1, rewards={"exact": 0.25})])))
+    assert one.tags.count("svg") == 6
 
 
 def test_the_page_asks_the_network_for_nothing(make_record: Callable[..., RunRecord]) -> None:
