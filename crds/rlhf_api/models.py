@@ -1,8 +1,10 @@
 """``spec.models``: where models are read from, and what is made of them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from rlhf_api.schema import ApiModel, Uri
+from pydantic import Field
+
+from rlhf_api.schema import ApiModel, FunctionPath, Uri
 
 
 class Model(ApiModel):
@@ -14,10 +16,43 @@ class Model(ApiModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format that the makers compute in, float32 or bfloat16; trainers keep fp32 masters either way. Default
     float32."""
+    factory: FunctionPath | None = None
+    """`package.module:function`, importable in the image or from `runtime.code`; called as `f(path, dtype, role)`, it
+    returns the role's torch module. Default none: transformers loads the folder. 3 to 512 characters."""
+
+
+class Lora(ApiModel):
+    """Low-rank adapters by peft: only they are trained, the model's own weights stay as they are."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)]
+    """Rank of every adapter. Required. Range 1 to 1024."""
+    alpha: Annotated[float, Field(gt=0, le=65_536)]
+    """An adapter is scaled by alpha / rank. Required. Range above 0 to 65,536."""
+    targets: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)
+    ] = ["AllLinear"]
+    """Names of the linear layers that get an adapter, as the end of their path in the model (`q_proj`,
+    `layers.0.mlp.up_proj`), or `AllLinear` for all but the head. Default AllLinear, 1 to 64 names."""
+
+
+class TrainedModel(Model):
+    """A model that is trained."""
+
+    lora: Lora | None = None
+    """Train adapters only. Default none: all weights are trained."""
 
 
 class Models(ApiModel):
     """The models of the job."""
 
-    actor: Model
+    actor: TrainedModel
     """The policy that is trained. Required."""
+    reference: Model | None = None
+    """The policy that the KL divergence is measured to. Default: the actor's starting weights."""
+    critic: TrainedModel | None = None
+    """The value model, a sequence-classification model of one label; one without a head gets a head of zeros.
+    Default: the reward model's body and head if there is one, else the actor's body with a head of zeros."""
+    reward: Model | None = None
+    """A sequence-classification model of one label that scores completions. Default none."""
+    teacher: Model | None = None
+    """The policy that is distilled from. Default none."""

@@ -25,7 +25,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     """
     folder = model_folder(config.models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
-    model = load_policy(folder.path, config.models.actor.dtype)
+    model = load_policy(config.models.actor, folder.path, config.models.actor.dtype)
     engine = TransformersEngine(
         model, eos_id=tokenizer.eos_token_id, pad_id=pad_id(tokenizer), max_rows=config.max_batch_samples
     )
@@ -52,7 +52,7 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
     """One rank, with fp32 masters; from the checkpoint in `resume`, or from the starting model."""
     folder = model_folder(config.models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
-    model = load_policy(resume or folder.path, "float32")
+    model = load_policy(config.models.actor, resume or folder.path, "float32", lora=config.models.actor.lora)
     algorithm, optimizer = config.algorithm, config.algorithm.optimizer
     learner = Learner(
         model,

@@ -1,25 +1,63 @@
-"""Loading a policy and its tokenizer from a folder, and writing them so that plain transformers loads them."""
+"""Loading a policy from a folder, and writing it so that plain transformers and peft load it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from rlhf_api.models import Lora, Model
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from rlhf_runtime.models.factory import from_factory
+from rlhf_runtime.models.lora import ADAPTER_CONFIG, attach_adapters, has_adapters, load_adapter, save_adapter
+from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.policy_weights import model_weights, published_weights
+from rlhf_runtime.models.pretrained import load_pretrained, on_device
 
-def load_policy(folder: Path, dtype: str) -> nn.Module:
+
+def load_policy(model: Model, folder: Path, dtype: str, *, role: str = "actor", lora: Lora | None = None) -> nn.Module:
     """The causal language model in `folder`, with its parameters in `dtype` ("float32", "bfloat16").
 
-    On a GPU where there is one. Nothing is fetched from a network.
+    `folder` is the local one of `model.uri`, or one that `save_policy` wrote. With `lora` only adapters are trained;
+    makers load without it. On a GPU where there is one. Raises RunFailure ModelInvalid.
     """
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(
-        str(folder), dtype=getattr(torch, dtype), local_files_only=True
-    )
-    return model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    field = f"models.{role}"
+    resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
+    base = model_folder(model.uri, field).path if resumed_adapter else folder
+    if model.factory is not None:
+        module = from_factory(model.factory, base, dtype, role)
+    else:
+        module = load_pretrained(AutoModelForCausalLM, base, dtype, field)
+    if lora is not None:
+        attach_adapters(module, lora, field)
+        if resumed_adapter:
+            load_adapter(module, folder, field)
+    return on_device(module)
 
 
-def save_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write model (safetensors) and tokenizer into `folder`, which exists."""
-    model.save_pretrained(str(folder))
+def save_policy(
+    module: nn.Module,
+    tokenizer: Any,
+    folder: Path,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    adapter_only: bool = False,
+) -> None:
+    """Write model (safetensors) and tokenizer into `folder`, which exists.
+
+    `weights` are whole tensors by the module's own names, where its own are shards. A model with adapters is written
+    merged, with the adapter in `adapter/`; with `adapter_only`, what a resume needs, the adapter alone.
+    """
+    whole = model_weights(module) if weights is None else weights
     tokenizer.save_pretrained(str(folder))
+    if has_adapters(module):
+        base = str(getattr(getattr(module, "config", None), "name_or_path", ""))
+        save_adapter(module, whole, base, folder if adapter_only else folder / "adapter")
+        if adapter_only:
+            return
+    save_plain(module, published_weights(module, whole), folder)
+
+
+def save_plain(module: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Write a model without its adapters."""
+    module.save_pretrained(str(folder), state_dict=dict(weights))

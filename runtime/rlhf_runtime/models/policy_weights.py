@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from rlhf_runtime.models.lora import has_adapters, merged_weights
+
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and persistent buffer once: a tied weight comes under its first name only.
@@ -13,6 +15,16 @@ def model_weights(model: nn.Module) -> dict[str, Tensor]:
     """
     tensors = model.state_dict(keep_vars=True)
     return {name: tensors[name].detach() for name in _first_names(tensors).values()}
+
+
+def published_weights(model: nn.Module, weights: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """What makers load: the plain model's names, each tied weight once, adapters merged (in fp32, never cast).
+
+    `weights` are whole tensors by the model's own names, where its own are shards. Merged weights are new tensors,
+    computed on every call; the rest are views.
+    """
+    whole = model_weights(model) if weights is None else dict(weights)
+    return merged_weights(model, whole) if has_adapters(model) else whole
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,82 @@
+"""The critic: a sequence-classification model whose head is applied at every position."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.models import Lora, Model
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification
+
+from rlhf_runtime.models.factory import from_factory
+from rlhf_runtime.models.lora import ADAPTER_CONFIG, attach_adapters, has_adapters, load_adapter, save_adapter
+from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.policy import save_plain
+from rlhf_runtime.models.policy_weights import model_weights, published_weights
+from rlhf_runtime.models.pretrained import load_pretrained, on_device
+
+HEAD = "score"
+_INNER = "model."
+
+
+class Critic(nn.Module):
+    """Values of every position of a sequence-classification model with one label."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:
+        """Values [B, L] fp32 from token ids, mask and positions, all [B, L] int64; padding's values mean nothing."""
+        body = getattr(self.model, self.model.base_model_prefix)
+        hidden = body(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
+        ).last_hidden_state
+        values: Tensor = self.model.score(hidden).squeeze(-1).float()
+        return values
+
+
+def load_critic(model: Model, folder: Path, dtype: str, *, role: str = "critic", lora: Lora | None = None) -> nn.Module:
+    """The critic in `folder`, parameters in `dtype`; values are exactly 0 at first if the folder has no head.
+
+    `folder` is the local one of `model.uri`, or one that `save_critic` wrote. `role` is the field of `spec.models`
+    that `model` is. On a GPU where there is one. Raises RunFailure ModelInvalid.
+    """
+    field = f"models.{role}"
+    resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
+    base = model_folder(model.uri, field).path if resumed_adapter else folder
+    if model.factory is not None:
+        return on_device(from_factory(model.factory, base, dtype, "critic"))
+    inner = load_pretrained(
+        AutoModelForSequenceClassification, base, dtype, field, fresh={f"{HEAD}.weight"}, num_labels=1
+    )
+    if lora is not None:
+        attach_adapters(inner, lora, field, head=HEAD)
+        if resumed_adapter:
+            load_adapter(inner, folder, field)
+    return on_device(Critic(inner))
+
+
+def save_critic(
+    module: Any,
+    tokenizer: Any,
+    folder: Path,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    adapter_only: bool = False,
+) -> None:
+    """Write a critic as plain transformers' AutoModelForSequenceClassification loads it; see `save_policy`."""
+    whole = model_weights(module) if weights is None else weights
+    tokenizer.save_pretrained(str(folder))
+    if not isinstance(module, Critic):
+        save_plain(module, whole, folder)
+        return
+    inner: Any = module.model
+    own = {name.removeprefix(_INNER): tensor for name, tensor in whole.items()}
+    if has_adapters(inner):
+        save_adapter(inner, own, str(inner.config.name_or_path), folder if adapter_only else folder / "adapter")
+        if adapter_only:
+            return
+    # Plain transformers needs it to find a row's last token.
+    inner.config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    save_plain(inner, published_weights(inner, own), folder)

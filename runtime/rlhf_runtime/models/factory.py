@@ -1,0 +1,41 @@
+"""Models that the user's own code builds: `models.*.factory`, called as ``f(path, dtype, role) -> nn.Module``.
+
+path    the local folder of `models.*.uri`, or of the checkpoint that is resumed
+dtype   "float32" or "bfloat16": the number format of every floating-point parameter
+role    "actor", "reference" and "teacher": forward(input_ids, attention_mask, position_ids, use_cache,
+        logits_to_keep, cache) -> an object with `.logits` [B, logits_to_keep, vocabulary], as transformers'
+        causal language models; "critic": forward(input_ids, attention_mask, position_ids) -> values [B, L];
+        "reward": the same -> scores [B]. All inputs are [B, L] int64; padding may be on either side, and must
+        not change what the real tokens get.
+"""
+
+import importlib
+import traceback
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rlhf_runtime.models.pretrained import invalid
+
+
+def from_factory(factory: str, path: Path, dtype: str, role: str) -> nn.Module:
+    """The role's module as the user's function makes it.
+
+    Raises RunFailure ModelInvalid (permanent) with the end of the traceback if it can't be imported or raises, or if
+    what it returns is no module with parameters of `dtype`.
+    """
+    field = f"models.{role}.factory"
+    module_name, _, function_name = factory.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+        module = function(str(path), dtype, role)
+    except (Exception, SystemExit) as error:
+        raise invalid(f"{field}: {factory}: {type(error).__name__}: {error}", tail=traceback.format_exc()) from error
+    if not isinstance(module, nn.Module):
+        raise invalid(f"{field}: {factory} returned a {type(module).__name__}, expected a torch.nn.Module")
+    wanted = getattr(torch, dtype)
+    for name, parameter in module.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != wanted:
+            raise invalid(f"{field}: {factory}: parameter {name} is {parameter.dtype}, expected {wanted}")
+    return module
