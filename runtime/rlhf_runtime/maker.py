@@ -15,7 +15,7 @@ import torch
 from rlhf_runtime.buffer import ExperienceGroup
 from rlhf_runtime.data.prompts import Prompt, columns_of
 from rlhf_runtime.engines.engine import Engine, Request, Sampling
-from rlhf_runtime.grpo import Normalization, group_advantages
+from rlhf_runtime.maths.advantages import Normalization, group_advantages
 from rlhf_runtime.rewards.runner import RewardRunner, RewardScores
 from rlhf_runtime.rollout import Experience, Group, Rollout
 from rlhf_runtime.weight_manifest import Manifest, Order

@@ -84,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Experience:
-    """A scored rollout: `reward` in the reward's own units, `advantage` as `grpo.group_advantages` gives it."""
+    """A scored rollout: `reward` in the reward's own units, `advantage` as `maths.group_advantages` gives it."""
 
     rollout: Rollout
     reward: float
@@ -139,7 +139,7 @@ def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
     """Lay experiences out as one micro-batch, in the order given. Padding cannot change a row's loss."""
     import torch
 
-    from rlhf_runtime.grpo import position_ids
+    from rlhf_runtime.maths.masks import position_ids
 
     if not experiences:
         raise ValueError("experiences: found none, expected at least one")

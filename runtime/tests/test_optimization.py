@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from rlhf_runtime.grpo import Aggregation
+from rlhf_runtime.maths.aggregation import Aggregation
 from rlhf_runtime.rollout import Experience, Rollout, collate
 from rlhf_runtime.training.learner import AdamWParameters, Learner, NonFiniteError, PolicyObjective
 from torch import Tensor

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from rlhf_runtime.engines.draws import uniforms
-from rlhf_runtime.grpo import position_ids, token_logprobs
+from rlhf_runtime.maths.logprobs import token_logprobs
+from rlhf_runtime.maths.masks import position_ids
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.rollout import Group, Int32Array, Rollout
 

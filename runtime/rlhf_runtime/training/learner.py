@@ -11,16 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rlhf_runtime.grpo import (
-    METRIC_SUMS,
-    Aggregation,
-    loss_denominator,
-    metric_sums,
-    metrics,
-    policy_loss,
-    token_entropy,
-    token_logprobs,
-)
+from rlhf_runtime.maths.aggregation import Aggregation, loss_denominator
+from rlhf_runtime.maths.logprobs import token_logprobs_and_entropy
+from rlhf_runtime.maths.policy_loss import Clip, policy_loss
+from rlhf_runtime.maths.statistics import Sums, means, policy_sums
 from rlhf_runtime.rollout import Batch
 
 
@@ -41,7 +35,7 @@ class AdamWParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyObjective:
-    """The clipped policy loss of `grpo.policy_loss`; `temperature` is the sampler's.
+    """The clipped policy loss of `maths.policy_loss`; `temperature` is the sampler's.
 
     `max_tokens`, the longest completion allowed, is used by the "Fixed" aggregation only.
     """
@@ -102,7 +96,7 @@ class Learner:
         """Take one optimiser step; raise NonFiniteError on all ranks, or ValueError on all, and take none.
 
         Returns, over the whole step: loss, grad_norm before clipping, learning_rate, tokens, samples, and the
-        means of `grpo.metrics`, which compare the policy before this step with the sampling one.
+        means of `maths.statistics.means`, which compare the policy before this step with the sampling one.
         """
         device = next(self._model.parameters()).device
         batches = [batch.to(device) for batch in micro_batches]
@@ -122,7 +116,7 @@ class Learner:
             max_tokens=self._objective.max_tokens,
         )
         self._optimizer.zero_grad()
-        sums = torch.zeros(1 + len(METRIC_SUMS), dtype=torch.float64, device=device)
+        sums: Sums = {}
         for batch, is_last in _with_last(batches):
             # Gradients are summed over ranks once, in the backward of a rank's last micro-batch.
             sync = self._distributed and not is_last
@@ -130,23 +124,24 @@ class Learner:
                 loss, batch_sums = self._share(batch, denominator)
                 # DDP averages gradients over ranks; the shares are meant to be summed.
                 (loss * self._world_size).backward()  # type: ignore[no-untyped-call]
-            sums += torch.cat([loss.detach().double().view(1), batch_sums])
+            for name, value in {"loss": loss.detach().double(), **batch_sums}.items():
+                sums[name] = sums[name] + value if name in sums else value
         grad_norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._parameters.max_grad_norm)
-        sums = self._sum_over_ranks(sums)
+        totals = dict(zip(sums, self._sum_over_ranks(torch.stack(list(sums.values()))).tolist(), strict=True))
         # Both are sums over all ranks by now, so all ranks decide alike without another collective.
-        self._raise_if_not_finite(loss=float(sums[0]), grad_norm=float(grad_norm))
+        self._raise_if_not_finite(loss=totals["loss"], grad_norm=float(grad_norm))
         learning_rate = self._scheduled_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
         self._steps += 1
         return {
-            "loss": float(sums[0]),
+            "loss": totals["loss"],
             "grad_norm": float(grad_norm),
             "learning_rate": learning_rate,
             "tokens": tokens,
             "samples": samples,
-            **metrics(sums[1:]),
+            **means(totals),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +158,7 @@ class Learner:
         self._optimizer.load_state_dict(state["optimizer"])
         self._steps = state["steps"]
 
-    def _share(self, batch: Batch, denominator: float) -> tuple[Tensor, Tensor]:
+    def _share(self, batch: Batch, denominator: float) -> tuple[Tensor, Sums]:
         """This micro-batch's share of the loss (scalar) and its metric sums."""
         objective = self._objective
         longest = batch.mask.shape[1]
@@ -175,26 +170,20 @@ class Learner:
             use_cache=False,
             logits_to_keep=longest + 1,
         ).logits[:, :-1]
-        logprobs = token_logprobs(logits, batch.completion_ids, objective.temperature)
+        logprobs, entropy = token_logprobs_and_entropy(logits, batch.completion_ids, objective.temperature)
+        clip = Clip(low=objective.clip_low, high=objective.clip_high)
+        advantages = batch.advantages.unsqueeze(-1).expand_as(batch.mask)
         loss = policy_loss(
             logprobs,
             batch.old_logprobs,
-            batch.advantages,
+            advantages,
             batch.mask,
-            clip_low=objective.clip_low,
-            clip_high=objective.clip_high,
+            clip=clip,
             aggregation=objective.aggregation,
             denominator=denominator,
         )
-        entropy = token_entropy(logits.detach(), objective.temperature)
-        return loss, metric_sums(
-            logprobs,
-            batch.old_logprobs,
-            entropy,
-            batch.advantages,
-            batch.mask,
-            clip_low=objective.clip_low,
-            clip_high=objective.clip_high,
+        return loss, policy_sums(
+            logprobs, batch.old_logprobs, batch.old_logprobs, entropy, advantages, batch.mask, clip=clip
         )
 
     def _sum_over_ranks(self, values: Tensor) -> Tensor:
