@@ -14,17 +14,30 @@ from valid_jobs import ABSENT, BASE, Json, Path, bases, changed, merged
 
 _ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
+#: The only algorithm that one sample of a prompt is enough for.
+_PPO: Json = {"type": "PPO", "minibatches": 1, "group": None}
+
 #: What must change with a field for its extreme value to be allowed by the rules across fields.
 _COMPANIONS: dict[tuple[str, ...], Json] = {
     ("trainers", "replicas"): {"rollout": {"promptsPerEpisode": 512_000}},
     ("algorithm", "minibatches"): {"rollout": {"promptsPerEpisode": 512_000}},
     ("buffer", "capacity"): {
-        "rollout": {"promptsPerEpisode": 1, "samplesPerPrompt": 2},
+        "rollout": {"promptsPerEpisode": 1, "samplesPerPrompt": 1},
         "trainers": {"replicas": 1},
-        "algorithm": {"minibatches": 1},
+        "algorithm": _PPO,
     },
-    ("makers", "maxBatchSamples"): {"rollout": {"samplesPerPrompt": 2}},
+    ("makers", "maxBatchSamples"): {"rollout": {"samplesPerPrompt": 1}, "algorithm": _PPO},
     ("rollout", "promptsPerEpisode"): {"trainers": {"replicas": 1}, "algorithm": {"minibatches": 1}},
+}
+
+#: Fields whose allowed values depend on others: each value is met both ways by hand, in `rule_cases`.
+_TIED = {
+    ("algorithm", "type"),
+    ("algorithm", "oldLogProbs"),
+    ("algorithm", "kl", "estimator"),
+    ("algorithm", "kl", "appliesTo"),
+    ("algorithm", "optimizer", "schedule"),
+    ("rollout", "samplesPerPrompt"),
 }
 
 _QUANTITIES = {True: ["1", "0.5", "250m", "2Gi", "1e3", 3, 0], False: ["x", "1 Gi", "1xB", "", 0.5, True, [], "1" * 65]}
@@ -32,6 +45,7 @@ _WRONG_TYPES: dict[str, list[Any]] = {
     "string": [3, True],
     "integer": ["3", 2.5],
     "number": ["0.5", False],
+    "boolean": ["true", 1],
     "array": [{}, "a"],
     "object": [[], "a"],
 }
@@ -60,11 +74,13 @@ def _bounds() -> Iterator[Generated]:
                 continue
             seen.add(general)
             name = ".".join(map(str, place))
-            companion = {"spec": _COMPANIONS.get(tuple(map(str, place[1:])), {})}
+            within = tuple(map(str, place[1:]))
+            companion = {"spec": _COMPANIONS.get(within, {})}
             value = _value(base, place)
             for text, new, allowed in _variants(value, schema):
                 fitting = merged(base, companion) if allowed else base
-                yield Generated(f"{name} {text}", changed(fitting, place, new), allowed, place)
+                verdict = None if allowed and within in _TIED else allowed
+                yield Generated(f"{name} {text}", changed(fitting, place, new), verdict, place)
             for text, new in (("null", None), ("absent", ABSENT)):
                 document = changed(base, place, new)
                 yield Generated(f"{name} {text}", document, False if required else None, place)

@@ -75,6 +75,7 @@ def rule_cases() -> Iterator[Generated]:
     for batch, allowed in ((4, True), (3, False)):
         place = ("spec", "makers", "maxBatchSamples")
         yield Generated(f"a batch of {batch} for groups of 4", changed(BASE, place, batch), allowed, place)
+    yield from _algorithm_cases()
     for version, allowed in (
         ("2.52.9", False),
         ("2.53.0", True),
@@ -92,12 +93,62 @@ def rule_cases() -> Iterator[Generated]:
         ("a/b", False),
         ("package://a.b/c", True),
         ("package://a", False),
-        ("hf://a/b", False),
-        ("https://example.com/a", False),
+        ("hf://a/b", True),
+        ("hf://datasets/a/b@v1/c.jsonl", True),
+        ("hf://a", False),
+        ("s3://bucket/a", True),
+        ("s3://bucket/", False),
+        ("s3:///a", False),
+        ("http://example.com:8000/a", True),
+        ("https://example.com/a", True),
+        ("https://example.com", False),
+        ("gs://bucket/a", False),
+        ("file:///a", False),
         ("/a\nb", True),
     ):
         place = ("spec", "models", "actor", "uri")
         yield Generated(f"model {uri!r}", changed(BASE, place, uri), allowed, place)
+
+
+def _algorithm_cases() -> Iterator[Generated]:
+    """What belongs to one algorithm, or one choice, only."""
+    place: Path = ("spec", "algorithm")
+    optimizer = {"learningRate": 1e-6}
+    loss, reward = ({"coefficient": 0.1, "appliesTo": where} for where in ("Loss", "Reward"))
+    correction = {"offPolicy": {"correction": "Decoupled"}}
+    for text, algorithm, allowed in (
+        ("PPO", {"type": "PPO"}, True),
+        ("PPO with gae and critic", {"type": "PPO", "gae": {}, "critic": {}}, True),
+        ("PPO with group", {"type": "PPO", "group": {}}, False),
+        ("GRPO", {"type": "GRPO"}, True),
+        ("GRPO with group", {"type": "GRPO", "group": {}}, True),
+        ("GRPO with gae", {"type": "GRPO", "gae": {}}, False),
+        ("GRPO with critic", {"type": "GRPO", "critic": {}}, False),
+        ("K1 in the reward", {"type": "GRPO", "kl": reward | {"estimator": "K1"}}, True),
+        ("K1 in the loss", {"type": "GRPO", "kl": loss | {"estimator": "K1"}}, False),
+        ("K3 in the loss", {"type": "GRPO", "kl": loss | {"estimator": "K3"}}, True),
+        ("no estimator in the loss", {"type": "GRPO", "kl": loss}, True),
+        ("a correction against recomputed log-probs", correction | {"oldLogProbs": "Recomputed"}, True),
+        ("a correction against interpolated log-probs", correction | {"oldLogProbs": "Interpolated"}, True),
+        ("a correction against sampled log-probs", correction | {"oldLogProbs": "Sampled"}, False),
+        ("a correction against log-probs by default", correction, False),
+    ):
+        value = {"type": "GRPO", "optimizer": optimizer} | algorithm
+        yield Generated(f"algorithm: {text}", changed(BASE, place, value), allowed, place)
+    for schedule, fraction, allowed in (
+        ("Linear", {}, True),
+        ("Cosine", {"finalLearningRateFraction": 0}, True),
+        ("Linear", {"finalLearningRateFraction": 0.5}, True),
+        ("Constant", {"finalLearningRateFraction": 0.5}, False),
+    ):
+        value = {"learningRate": 1e-6, "schedule": schedule} | fraction
+        yield Generated(f"schedule: {value}", changed(BASE, (*place, "optimizer"), value), allowed, place)
+        ppo = {"type": "PPO", "optimizer": optimizer, "critic": {"optimizer": value}}
+        yield Generated(f"schedule of the critic: {value}", changed(BASE, place, ppo), allowed, place)
+    for kind, samples, allowed in (("PPO", 1, True), ("GRPO", 2, True), ("GRPO", 1, False)):
+        algorithm = {"type": kind, "optimizer": optimizer}
+        document = merged(changed(BASE, place, algorithm), {"spec": {"rollout": {"samplesPerPrompt": samples}}})
+        yield Generated(f"{kind} with {samples} samples of a prompt", document, allowed, ("spec", "rollout"))
 
 
 def metadata_cases() -> Iterator[Generated]:

@@ -24,8 +24,15 @@ BASE: Json = {
             "type": "GRPO",
             "clipLow": 0.2,
             "clipHigh": 0.28,
-            "groupNormalization": "Std",
+            "dualClip": 3,
+            "ratioLevel": "Token",
             "lossAggregation": "Token",
+            "oldLogProbs": "Recomputed",
+            "offPolicy": {"correction": "TIS", "cap": 2},
+            "kl": {"coefficient": 0.05, "appliesTo": "Loss", "estimator": "K3", "refreshEveryEpisodes": 10},
+            "distillation": {"weight": 0.1, "estimator": "K2"},
+            "entropyCoefficient": 0.01,
+            "group": {"normalization": "Std", "baseline": "Mean"},
             "epochs": 1,
             "minibatches": 2,
             "optimizer": {
@@ -36,6 +43,8 @@ BASE: Json = {
                 "weightDecay": 0,
                 "maxGradientNorm": 1,
                 "warmupSteps": 0,
+                "schedule": "Cosine",
+                "finalLearningRateFraction": 0.1,
             },
         },
         "models": {"actor": {"uri": "/models/policy", "dtype": "float32"}},
@@ -93,6 +102,12 @@ def bases() -> tuple[Json, Json]:
     spec["prompts"] |= {"reasoningGym": spec["evaluation"].pop("reasoningGym")}
     del spec["prompts"]["uri"]
     spec["checkpoint"]["storage"] = {"path": "/mnt/storage"}
+    del spec["algorithm"]["group"]
+    spec["algorithm"] |= {
+        "type": "PPO",
+        "gae": {"gamma": 1, "lambda": 0.95, "whiten": True},
+        "critic": {"optimizer": spec["algorithm"]["optimizer"], "valueClip": 0.2},
+    }
     spec["runtime"]["code"] = {"path": "/opt/code"}
     return copy.deepcopy(BASE), other
 

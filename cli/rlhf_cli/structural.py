@@ -103,7 +103,10 @@ def expected(schema: Schema) -> str:
         return "an integer or a quantity in quotes, such as '500m' or '2Gi'"
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
-    name = {"integer": "an integer", "number": "a number", "string": "text", "array": "a list", "object": "an object"}
+    name = {
+        **{"integer": "an integer", "number": "a number", "boolean": "true or false"},
+        **{"string": "text", "array": "a list", "object": "an object"},
+    }
     if schema["type"] in ("integer", "number") and "minimum" in schema and "maximum" in schema:
         low = "above" if schema.get("exclusiveMinimum") else "from"
         high = "to below" if schema.get("exclusiveMaximum") else "to"
@@ -125,6 +128,8 @@ def _has_type(value: Any, schema: Schema) -> bool:
             return isinstance(value, int) and not isinstance(value, bool)
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool)
+        case "boolean":
+            return isinstance(value, bool)
         case other:
             raise ValueError(f"the schema has a type that nothing here checks: {other}")
 

@@ -41,6 +41,11 @@ _BATCH_HOLDS_A_GROUP = (
     "must hold one group: at least rollout.samplesPerPrompt",
     ".makers.maxBatchSamples",
 )
+_GROUPS_COMPARE = (
+    "self.algorithm.type != 'GRPO' || self.rollout.samplesPerPrompt >= 2",
+    "must be at least 2 for GRPO, which compares a prompt's samples with one another",
+    ".rollout.samplesPerPrompt",
+)
 _IMMUTABLE = ("self == oldSelf", "spec is immutable after creation; delete the job and create it again")
 _NAME_LENGTH = (
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
@@ -58,7 +63,9 @@ class RLHFJobSpec(ApiModel):
     """What to train, how, and with which pods."""
 
     model_config = ConfigDict(
-        json_schema_extra=cel(_IMMUTABLE, _GROUPS_DIVIDE, _BUFFER_HOLDS_AN_EPISODE, _BATCH_HOLDS_A_GROUP)
+        json_schema_extra=cel(
+            _IMMUTABLE, _GROUPS_DIVIDE, _GROUPS_COMPARE, _BUFFER_HOLDS_AN_EPISODE, _BATCH_HOLDS_A_GROUP
+        )
     )
 
     mode: Literal["FullyAsync"] = "FullyAsync"

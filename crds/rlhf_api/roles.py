@@ -53,9 +53,9 @@ class MakerSettings(ApiModel):
 
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many makers. Default 1, range 1 to 1000."""
-    max_batch_samples: Annotated[int | None, Field(ge=2, le=1_000_000)] = None
+    max_batch_samples: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     """Samples that one maker generates together, rounded down to whole groups: bounds its memory. Default: an
-    episode's samples divided over the makers. Range 2 to 1,000,000."""
+    episode's samples divided over the makers. Range 1 to 1,000,000."""
 
 
 class Makers(MakerSettings):
@@ -89,8 +89,8 @@ class Trainers(TrainerSettings):
 class Buffer(ApiModel):
     """The bounded buffer between makers and trainers."""
 
-    capacity: Annotated[int | None, Field(ge=2, le=100_000_000)] = None
-    """Samples in flight or waiting, at most. Default: (maxStaleness + 1) episodes. Range 2 to 100,000,000."""
+    capacity: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
+    """Samples in flight or waiting, at most. Default: (maxStaleness + 1) episodes. Range 1 to 100,000,000."""
 
 
 class WeightSync(ApiModel):

@@ -12,8 +12,8 @@ class Rollout(ApiModel):
 
     prompts_per_episode: Annotated[int, Field(ge=1, le=1_000_000)]
     """Prompts (groups) trained in one episode. Required. Range 1 to 1,000,000."""
-    samples_per_prompt: Annotated[int, Field(ge=2, le=4096)]
-    """Completions of each prompt: the group. Required. Range 2 to 4096."""
+    samples_per_prompt: Annotated[int, Field(ge=1, le=4096)]
+    """Completions of each prompt: the group; GRPO compares them, so it needs 2 or more. Required. Range 1 to 4096."""
     max_new_tokens: Annotated[int, Field(ge=1, le=1_000_000)]
     """A completion is cut after so many tokens. Required. Range 1 to 1,000,000."""
     temperature: Annotated[float, Field(gt=0, le=100)] = 1.0

@@ -135,6 +135,8 @@ def test_every_value_is_bounded_so_that_rules_have_a_bounded_cost() -> None:
                 bounded = "properties" in node or "maxProperties" in node
             case "integer" | "number":
                 bounded = path.startswith(".status") or ("minimum" in node and "maximum" in node)
+            case "boolean":
+                bounded = True
             case _:
                 bounded = node.get("x-kubernetes-int-or-string", False) or node == {PRESERVE: True}
         if not bounded and path not in ("", ".apiVersion", ".kind", ".metadata", ".metadata.name"):
@@ -163,8 +165,8 @@ def test_every_field_says_its_default_truly(path: str, schema: Schema, required:
     if default in (None, {}, []):
         # Nothing, or a value that another field decides, which the text describes.
         assert stated[1] in ("none", "every", "an", "(maxStaleness")
-    elif isinstance(default, str):
-        assert stated[1] == default
+    elif isinstance(default, str | bool):
+        assert stated[1] == (default if isinstance(default, str) else str(default).lower())
     else:
         assert float(stated[1]) == default
 

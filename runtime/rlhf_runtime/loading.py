@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rlhf_api.algorithm import Group
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.buffer import ExperienceBuffer
@@ -43,7 +44,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
                 max_new_tokens=config.rollout.max_new_tokens,
                 seed=config.prompts.seed,
             ),
-            normalization=config.algorithm.group_normalization,
+            normalization=(config.algorithm.group or Group()).normalization,
         ),
     )
 
