@@ -148,7 +148,7 @@ def small_context(spec: dict[str, Any], root: Path) -> None:
 
 
 def other_scheme(spec: dict[str, Any], root: Path) -> None:
-    spec["models"]["actor"]["uri"] = "hf://org/model"
+    spec["models"]["actor"]["uri"] = "gs://org/model"
 
 
 def long_held_out_prompt(spec: dict[str, Any], root: Path) -> None:
@@ -176,7 +176,7 @@ def unknown_task(spec: dict[str, Any], root: Path) -> None:
     [
         pytest.param(no_model, "ModelInvalid", ["there is no folder", "models/policy; ", "has held_out.jsonl, model,"],
                      id="a model path that is not there"),
-        pytest.param(other_scheme, "ModelInvalid", ["hf://org/model: expected an absolute path"], id="another scheme"),
+        pytest.param(other_scheme, "ModelInvalid", ["gs://org/model: expected an absolute path"], id="another scheme"),
         pytest.param(no_config, "ModelInvalid", ["there is no config.json in", "has model.safetensors"],
                      id="no config.json"),
         pytest.param(broken_config, "ModelInvalid", ["cannot read", "config.json"], id="a config.json cut off"),

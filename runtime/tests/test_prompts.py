@@ -115,7 +115,7 @@ def test_what_a_file_may_not_hold(tmp_path: Path, content: bytes | str, reason: 
                      id="no file"),
         pytest.param("{}/no/folder/x.jsonl", ["there is no folder"], id="no folder"),
         pytest.param("{}", ["is a folder, expected a JSONL file"], id="a folder"),
-        pytest.param("s3://bucket/x.jsonl", ["expected an absolute path or package://"], id="another scheme"),
+        pytest.param("gs://bucket/x.jsonl", ["expected an absolute path, package://"], id="another scheme"),
         pytest.param("package://no_such_package/x.jsonl", ["there is no Python package"], id="no package"),
     ],
 )  # fmt: skip
