@@ -53,6 +53,10 @@ DIVIDE = (
 )
 NAME = "must start with a letter and hold only lower-case letters, digits and '-' (Services take it)"
 LONG = "s" * 48
+PLACE = (
+    "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] "
+    "or http(s)://HOST/PATH"
+)
 RAY = "must be 2.53.0 or later: earlier ones lack the health checks that KubeRay asks over HTTP"
 FUNCTION = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 

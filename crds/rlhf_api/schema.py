@@ -65,11 +65,13 @@ Quantity = Annotated[
     int | Annotated[str, Field(pattern=r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$", max_length=64)],
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
-_ABSOLUTE_OR_PACKAGE = (
-    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/).+')",
-    "must be an absolute path or package://PACKAGE/PATH",
+_PLACE = (
+    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/|s3://[A-Za-z0-9][A-Za-z0-9._-]+/|https?://[^/]+/"
+    "|hf://[A-Za-z0-9_.-]+/).+')",
+    "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] "
+    "or http(s)://HOST/PATH",
 )
-Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_ABSOLUTE_OR_PACKAGE))]
+Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_PLACE))]
 EnvName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
 _IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 FunctionPath = Annotated[
