@@ -8,13 +8,15 @@ from rlhf_api.algorithm import Group
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.buffer import ExperienceBuffer
-from rlhf_runtime.engines.engine import Sampling, TransformersEngine
+from rlhf_runtime.engines.engine import Sampling
+from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.maker import Maker, MakerSettings
 from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.preflight import load_tokenizer
 from rlhf_runtime.rewards.runner import RewardRunner
 from rlhf_runtime.training.learner import AdamWParameters, Learner, PolicyObjective
+from rlhf_runtime.training.strategy import make_strategy
 from rlhf_runtime.training.trainer import Trainer, TrainerSettings
 from rlhf_runtime.weight_sync import Publisher, Receiver
 
@@ -27,9 +29,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     folder = model_folder(config.models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
     model = load_policy(config.models.actor, folder.path, config.models.actor.dtype)
-    engine = TransformersEngine(
-        model, eos_id=tokenizer.eos_token_id, pad_id=pad_id(tokenizer), max_rows=config.max_batch_samples
-    )
+    engine = TransformersEngine(model, end_ids=(tokenizer.eos_token_id,), max_rows=config.max_batch_samples)
     rewards = RewardRunner(config.rewards)
     rewards.check_importable(columns)
     return Maker(
@@ -72,7 +72,7 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
             temperature=config.rollout.temperature,
             max_tokens=config.rollout.max_new_tokens,
         ),
-        distributed=config.trainers.replicas > 1,
+        strategy=make_strategy(config.trainers, distributed=config.trainers.replicas > 1),
     )
     trainer = Trainer(
         learner,

@@ -8,7 +8,8 @@ import pytest
 import reasoning_gym
 import rlhf_samples.addition
 import torch
-from rlhf_runtime.engines.engine import Request, Sampling, TransformersEngine
+from rlhf_runtime.engines.engine import Request, Sampling
+from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_samples.addition import exact_answer, shuffled_answer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -60,7 +61,7 @@ def test_the_policy_answers_about_half_of_the_problems_when_sampled() -> None:
     assert sum(path.stat().st_size for path in (FOLDER / "policy").iterdir()) <= 2 * 1024**2
     tokenizer = AutoTokenizer.from_pretrained(FOLDER / "policy")
     model = AutoModelForCausalLM.from_pretrained(FOLDER / "policy", dtype=torch.float32)
-    engine = TransformersEngine(model, eos_id=tokenizer.eos_token_id, pad_id=tokenizer.pad_token_id)
+    engine = TransformersEngine(model, end_ids=(tokenizer.eos_token_id,))
     problems = list(reasoning_gym.create_dataset("chain_sum", size=500, seed=0, **TASK))
     requests = [
         Request(

@@ -12,21 +12,16 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def uniforms(
-    seed: int, prompts: npt.NDArray[np.int64], samples: npt.NDArray[np.int64], position: int
+    seed: int, prompts: npt.NDArray[np.int64], samples: npt.NDArray[np.int64], positions: int
 ) -> npt.NDArray[np.float64]:
-    """One draw in [0, 1) per row, [R] float64, for (seed, prompt, sample, token position).
+    """Draws in [0, 1), [R, positions] float64: entry (r, t) is for (seed, prompt of r, sample of r, token t).
 
     Equal keys give equal draws on every machine, whatever else is in the batch.
     """
-    keys = (
-        np.uint64(seed & _MASK),
-        np.asarray(prompts).astype(np.uint64),
-        np.asarray(samples).astype(np.uint64),
-        np.uint64(position),
-    )
     state = np.zeros(len(prompts), np.uint64)
-    for key in keys:
+    for key in (np.uint64(seed & _MASK), np.asarray(prompts).astype(np.uint64), np.asarray(samples).astype(np.uint64)):
         state = _mix(state ^ key)
+    state = _mix(state[:, None] ^ np.arange(positions, dtype=np.uint64))
     # The top 53 bits are what a float64 in [0, 1) holds exactly.
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

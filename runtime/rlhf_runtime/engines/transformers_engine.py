@@ -1,0 +1,281 @@
+"""The engine on transformers' models, with a decode loop of its own, on CPU or GPU.
+
+Each prompt is read once, whatever its number of samples, all but its last token, in passes of bounded size. Then
+all samples decode together, one token a step, each from its prompt's last token on. A sample that has ended gives
+its row to one that waits; when none waits, the batch gets narrower.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from rlhf_runtime.engines.draws import uniforms
+from rlhf_runtime.engines.engine import Hook, Request, Sampling
+from rlhf_runtime.engines.row_cache import RowCache
+from rlhf_runtime.engines.rows import Rows
+from rlhf_runtime.engines.seating import Placement, Seating
+from rlhf_runtime.models.policy_weights import load_weights
+from rlhf_runtime.rollout import Group, Rollout
+
+#: Prompt tokens in one forward pass, padding included: bounds its memory.
+PREFILL_TOKENS = 16_384
+#: Steps between two looks at who has ended; a look waits for the GPU, and on CPU costs nothing.
+_GPU_STEPS = 16
+#: On GPU a batch is as wide as all rows, or a half of them, or a quarter ...; and columns come in blocks.
+_GPU_COLUMNS = 64
+
+
+@dataclass(slots=True)
+class _Sample:
+    """One completion to make: the request it is of, its number there, and when its first token was drawn."""
+
+    request: int
+    number: int
+    first_step: int = 0
+    rollout: Rollout | None = None
+
+
+class TransformersEngine:
+    """Batched sampling with preallocated keys and values; at most `max_rows` samples at a time.
+
+    `end_ids` are the tokens that end a completion. Draws depend on the sample's own keys alone, so what is sampled
+    does not depend on what shares its batch (up to the rounding of the logits). Weights loaded between steps are
+    used from the next token on, with the cached keys and values of earlier tokens kept; every token records the
+    version that drew it.
+
+    Raises ValueError for a model with sliding-window or recurrent layers: rows of different lengths share a batch
+    as full attention alone allows.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        end_ids: Sequence[int],
+        version: int = 0,
+        max_rows: int = 512,
+        prefill_tokens: int = PREFILL_TOKENS,
+    ) -> None:
+        _refuse_other_attention(model)
+        self._model = model
+        self._device = next(model.parameters()).device
+        self._end_ids = torch.tensor(list(end_ids), device=self._device)
+        self._is_end = frozenset(end_ids)
+        self._version = version
+        self._max_rows = max_rows
+        self._prefill_tokens = prefill_tokens
+        config: Any = model.config
+        self._layers = int(config.get_text_config().num_hidden_layers)
+        # A mask of all four dimensions is taken as it is; other attention code than sdpa's wants it in its own form.
+        self._is_sdpa = config._attn_implementation == "sdpa"
+        # The parameter's name before transformers 5.20.
+        named = inspect.signature(model.forward).parameters
+        self._cache_parameter = "cache" if "cache" in named else "past_key_values"
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def load(self, state: Mapping[str, Tensor], version: int) -> None:
+        load_weights(self._model, state)
+        self._version = version
+
+    @torch.inference_mode()
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, between_steps: Hook | None = None
+    ) -> list[Group]:
+        self._model.eval()
+        return _Generation(self, requests, sampling).run(between_steps)
+
+
+class _Generation:
+    """One call of `generate`."""
+
+    def __init__(self, engine: TransformersEngine, requests: Sequence[Request], sampling: Sampling) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._sampling = sampling
+        # Longest first: prompts of like length are read together, and the longest texts do not come last.
+        order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt_ids))
+        self._samples = [_Sample(i, number) for i in order for number in range(requests[i].samples)]
+        self._seating = Seating(range(len(self._samples)), engine._max_rows)
+        longest = max(len(r.prompt_ids) for r in requests)
+        device = engine._device
+        self._rows = Rows(self._seating.rows, sampling.max_new_tokens, device)
+        self._cache = RowCache(
+            layers=engine._layers,
+            rows=self._seating.rows,
+            # The last token drawn is never read.
+            columns=longest + sampling.max_new_tokens - 1,
+            device=device,
+        )
+        self._column_numbers = torch.arange(self._cache.columns, device=device)
+        self._versions: list[int] = []
+
+    def run(self, between_steps: Hook | None) -> list[Group]:
+        seating = self._seating
+        self._start(seating.fill())
+        while len(seating.alive):
+            for _ in range(self._steps_until_look()):
+                if self._versions and between_steps is not None:
+                    between_steps()
+                self._step()
+            self._look()
+            self._start(seating.fill())
+            sources, targets = seating.shrink(None)
+            if len(sources):
+                on_device = [torch.from_numpy(rows).to(self._engine._device) for rows in (sources, targets)]
+                self._cache.move(*on_device)
+                self._rows.move(*on_device)
+        by_request: dict[int, list[Rollout]] = {}
+        for sample in self._samples:
+            assert sample.rollout is not None
+            by_request.setdefault(sample.request, []).append(sample.rollout)
+        return [
+            Group(prompt_index=request.prompt_index, rollouts=tuple(by_request[i]))
+            for i, request in enumerate(self._requests)
+        ]
+
+    def _start(self, placement: Placement) -> None:
+        """Read the prompts of these samples, and let the samples begin in their rows."""
+        if not len(placement.rows):
+            return
+        started = [self._samples[number] for number in placement.samples]
+        for sample in started:
+            sample.first_step = len(self._versions)
+        requests = [self._requests[sample.request] for sample in started]
+        prompts = sorted({sample.request for sample in started}, key=lambda i: -len(self._requests[i].prompt_ids))
+        for batch in self._prefill_batches(prompts):
+            keys_and_values = self._prefill(batch)
+            members = [i for i, sample in enumerate(started) if sample.request in batch]
+            sources = [batch.index(started[i].request) for i in members]
+            if keys_and_values is not None:
+                self._cache.adopt(keys_and_values, self._on_device(sources), self._on_device(placement.rows[members]))
+        draws = uniforms(
+            self._sampling.seed,
+            np.array([r.prompt_index for r in requests]),
+            np.array([sample.number for sample in started]),
+            self._sampling.max_new_tokens,
+        )
+        self._rows.start(
+            self._on_device(placement.rows),
+            self._on_device([int(r.prompt_ids[-1]) for r in requests]),
+            self._on_device([len(r.prompt_ids) - 1 for r in requests]),
+            torch.from_numpy(draws).to(self._engine._device),
+        )
+
+    def _prefill_batches(self, prompts: Sequence[int]) -> list[list[int]]:
+        """Requests, longest first, in batches of which each is bounded with its padding, or of one alone."""
+        batches: list[list[int]] = []
+        for i in prompts:
+            longest = len(self._requests[batches[-1][0]].prompt_ids) if batches else 0
+            if not batches or (len(batches[-1]) + 1) * longest > self._engine._prefill_tokens:
+                batches.append([])
+            batches[-1].append(i)
+        return batches
+
+    def _prefill(self, batch: Sequence[int]) -> DynamicCache | None:
+        """Keys and values of all but the last token of these requests' prompts, padded to the right; None if no token.
+
+        A prompt that is too long for one pass is read in several. No mask: a token sees what is before it, and the
+        padding's own keys and values are overwritten before anything sees them.
+        """
+        prompts = [self._requests[i].prompt_ids[:-1] for i in batch]
+        width = max(len(ids) for ids in prompts)
+        if width == 0:
+            return None
+        padded = np.zeros((len(prompts), width), np.int64)
+        for row, ids in enumerate(prompts):
+            padded[row, : len(ids)] = ids
+        input_ids = torch.from_numpy(padded).to(self._engine._device)
+        cache = DynamicCache()
+        size = max(1, self._engine._prefill_tokens // len(prompts))
+        for start in range(0, width, size):
+            end = min(width, start + size)
+            positions = torch.arange(start, end, device=input_ids.device).expand(len(prompts), -1)
+            self._forward(input_ids[:, start:end], None, positions, cache)
+        return cache
+
+    def _step(self) -> None:
+        """One token of every row in use."""
+        width = self._seating.width
+        columns = self._columns_needed()
+        positions = self._rows.positions[:width]
+        mask = self._column_numbers[:columns] <= positions
+        if self._engine._is_sdpa:
+            mask = mask[:, None, None, :]
+        self._cache.look_at(width, columns, positions.squeeze(-1))
+        logits = self._forward(self._rows.tokens[:width], mask, positions, self._cache)
+        self._rows.draw(logits, self._sampling.temperature, self._engine._end_ids)
+        self._versions.append(self._engine._version)
+
+    def _columns_needed(self) -> int:
+        """Columns up to the token that the longest row reads now."""
+        step = len(self._versions)
+        seated = (self._samples[n] for n in self._seating.sample_of_row[self._seating.alive])
+        longest: int = max(len(self._requests[s.request].prompt_ids) + step - s.first_step for s in seated)
+        return longest
+
+    def _steps_until_look(self) -> int:
+        if self._engine._device.type == "cpu":
+            return 1
+        step = len(self._versions)
+        first: int = min(self._samples[n].first_step for n in self._seating.sample_of_row[self._seating.alive])
+        return min(_GPU_STEPS, self._sampling.max_new_tokens - (step - first))
+
+    def _look(self) -> None:
+        """Take out what has ended."""
+        alive = self._seating.alive
+        ended = alive[self._rows.done[: self._seating.width, 0].cpu().numpy()[alive]]
+        if not len(ended):
+            return
+        rows = self._on_device(ended)
+        counts = self._rows.counts[rows, 0].cpu().numpy()
+        drawn = self._rows.drawn[rows].cpu().numpy().astype(np.int32)
+        logprobs = self._rows.logprobs[rows].cpu().numpy()
+        for i, row in enumerate(ended):
+            sample = self._samples[self._seating.sample_of_row[row]]
+            request, length = self._requests[sample.request], int(counts[i])
+            versions = self._versions[sample.first_step : sample.first_step + length]
+            sample.rollout = Rollout(
+                prompt_index=request.prompt_index,
+                sample=sample.number,
+                prompt_ids=np.asarray(request.prompt_ids, np.int32),
+                completion_ids=drawn[i, :length].copy(),
+                logprobs=logprobs[i, :length].copy(),
+                versions=np.array(versions, np.int32),
+                truncated=int(drawn[i, length - 1]) not in self._engine._is_end,
+            )
+        self._seating.leave(ended)
+
+    def _forward(self, input_ids: Tensor, mask: Tensor | None, positions: Tensor, cache: Any) -> Tensor:
+        """Logits that predict the token after the last one, [rows, vocabulary]; extends the cache."""
+        output: Any = self._engine._model(
+            input_ids=input_ids,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._engine._cache_parameter: cache},
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _on_device(self, numbers: Any) -> Tensor:
+        return torch.as_tensor(numbers, dtype=torch.int64, device=self._engine._device)
+
+
+def _refuse_other_attention(model: nn.Module) -> None:
+    config: Any = model.config
+    text = config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    window = None if getattr(text, "layer_types", None) else getattr(text, "sliding_window", None)
+    if kinds != {"full_attention"} or window:
+        found = f"layers of {sorted(kinds)}" if not window else f"a sliding window of {window} tokens"
+        raise ValueError(f"{type(model).__name__}: found {found}, expected full attention in all layers")
