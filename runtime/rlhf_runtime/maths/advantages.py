@@ -1,7 +1,7 @@
 """How much better a token or sample was than expected: GAE, and what groups and whole batches are compared with.
 
-Sources: GAE, Schulman et al. 2016 (arXiv 1506.02438), eq. 11 to 16; groups, GRPO (2402.03300), section 4.1.2;
-without the standard deviation, Dr. GRPO (2503.20783); leave-one-out, Ahmadian et al. 2024 (2402.14740), eq. 7.
+Sources: GAE, Schulman et al. 2016 (arXiv 1506.02438), eq. 16; groups, GRPO (2402.03300), section 4.1.2;
+without the standard deviation, Dr. GRPO (2503.20783); leave-one-out, Ahmadian et al. 2024 (2402.14740), section 2.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,8 +4,8 @@ They weigh a token's loss by e^(old - sampled). With `oldLogProbs: Sampled` the 
 sampler and there is nothing to correct: the weight would be 1 everywhere.
 
 Sources: truncated importance sampling, Yao et al., "Your efficient RL framework secretly brings you off-policy
-RL training" (2025); decoupled PPO, Hilton et al. 2021 (arXiv 2110.00641), and with a cap AReaL (2505.24298),
-eq. 5; interpolation, AReaL's `proximal_approximation`; effective sample size, Kish 1965.
+RL training" (2025); decoupled PPO, Hilton et al. 2021 (arXiv 2110.00641), and its cap in AReaL (2505.24298);
+interpolation, AReaL's `loglinear` (its docs/algorithms/prox_approx.md); effective sample size, Kish 1965.
 """
 
 from typing import Literal

@@ -1,7 +1,7 @@
 """The clipped policy loss of PPO and GRPO.
 
 Sources: clipping, Schulman et al. 2017 (arXiv 1707.06347), eq. 7, with separate bounds as in DAPO (2503.14476),
-eq. 10; dual clip, Ye et al. 2020 (1912.09729), eq. 5; ratio of whole samples, GSPO (2507.18071), eq. 7.
+eq. 10; dual clip, Ye et al. 2020 (1912.09729); ratio of whole samples, GSPO (2507.18071), eq. 7.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,110 @@
+"""Log-probabilities and entropies of tokens: numbers worked out by hand, torch's own, and TRL's."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from rlhf_runtime.maths import logprobs
+from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
+from torch import Tensor
+from trl.trainer.utils import entropy_from_logits, selective_log_softmax
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def plain(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The same by torch's log_softmax, whole."""
+    logprobs_btv = (logits.float() / temperature).log_softmax(-1)
+    entropy = -(logprobs_btv.exp() * logprobs_btv).sum(-1)
+    return logprobs_btv.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), entropy
+
+
+def test_the_temperature_divides_the_logits() -> None:
+    """Logits 0 and log 9 are 1:9; at temperature 2 they are 1:3."""
+    logits = torch.tensor([[[0.0, math.log(9.0)]]])
+    tokens = torch.tensor([[0]])
+    assert float(token_logprobs(logits, tokens, 1.0)) == pytest.approx(math.log(0.1))
+    found, entropy = token_logprobs_and_entropy(logits, tokens, 2.0)
+    assert float(found) == pytest.approx(math.log(0.25))
+    assert float(entropy) == pytest.approx(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))
+
+
+def test_they_are_those_of_trl_and_fp32_for_bf16_logits() -> None:
+    torch.manual_seed(0)
+    logits, tokens = torch.randn(3, 4, 11), torch.randint(0, 11, (3, 4))
+    for temperature in (0.7, 1.0):
+        found, entropy = token_logprobs_and_entropy(logits, tokens, temperature)
+        torch.testing.assert_close(found, selective_log_softmax(logits, tokens, temperature))
+        torch.testing.assert_close(entropy, entropy_from_logits(logits / temperature))
+        assert torch.equal(token_logprobs(logits, tokens, temperature), found)
+    rounded = logits.bfloat16()
+    found, entropy = token_logprobs_and_entropy(rounded, tokens, 1.0)
+    torch.testing.assert_close((found, entropy), plain(rounded, tokens, 1.0))
+    assert found.dtype == entropy.dtype == torch.float32
+
+
+@pytest.mark.parametrize("elements", [1, 11, 2 * 11, 7 * 11, 10**6])
+@pytest.mark.parametrize("uses", ["logprobs", "entropy", "both"])
+def test_values_and_gradients_are_the_whole_ones_for_any_chunk(
+    elements: int, uses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of logits without their last position, as a model's are used: they aren't contiguous."""
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", elements)
+    torch.manual_seed(0)
+    made, tokens = torch.randn(3, 6, 11), torch.randint(0, 11, (3, 5))
+    weights = torch.randn(2, 3, 5)
+
+    def gradient(function: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        leaf = made.clone().requires_grad_()
+        found, entropy = function(leaf[:, :-1], tokens, 0.8)
+        total = (uses != "entropy") * (found * weights[0]).sum() + (uses != "logprobs") * (entropy * weights[1]).sum()
+        total.backward()
+        return found, entropy, leaf.grad
+
+    torch.testing.assert_close(gradient(token_logprobs_and_entropy), gradient(plain))
+
+
+def test_a_bf16_gradient_is_the_rounded_fp32_one() -> None:
+    torch.manual_seed(0)
+    rounded = torch.randn(2, 3, 11).bfloat16()
+    tokens = torch.randint(0, 11, (2, 3))
+    exact = rounded.float().requires_grad_()
+    plain(exact, tokens, 1.0)[0].sum().backward()  # type: ignore[no-untyped-call]
+    leaf = rounded.clone().requires_grad_()
+    token_logprobs(leaf, tokens, 1.0).sum().backward()  # type: ignore[no-untyped-call]
+    assert leaf.grad is not None
+    assert exact.grad is not None
+    assert torch.equal(leaf.grad, exact.grad.bfloat16())
+
+
+def test_nothing_of_the_logits_size_is_kept_beside_the_logits() -> None:
+    logits = torch.randn(4, 8, 100).requires_grad_()
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        token_logprobs_and_entropy(logits, torch.zeros(4, 8, dtype=torch.long), 0.9)
+    large = [tensor for tensor in kept if tensor.numel() > 4 * 8]
+    assert [tensor.data_ptr() for tensor in large] == [logits.data_ptr()]
+
+
+def test_a_token_that_cannot_occur_leaves_entropy_and_gradient_finite() -> None:
+    logits = torch.tensor([[[0.0, 0.0, -INFINITY]]], requires_grad=True)
+    found, entropy = token_logprobs_and_entropy(logits, torch.tensor([[0]]), 1.0)
+    assert float(entropy) == pytest.approx(math.log(2))
+    (found + entropy).sum().backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.flatten().tolist() == pytest.approx([0.5, -0.5, 0.0])
+
+
+def test_logits_of_a_masked_position_get_a_gradient_of_zero_also_where_they_are_nan() -> None:
+    logits = torch.tensor([[[0.0, 0.0], [NAN, 1.0]]], requires_grad=True)
+    found, entropy = token_logprobs_and_entropy(logits, torch.tensor([[0, 0]]), 1.0)
+    mask = torch.tensor([[True, False]])
+    torch.where(mask, found + entropy, torch.zeros(())).sum().backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.flatten().tolist() == pytest.approx([0.5, -0.5, 0.0, 0.0])
