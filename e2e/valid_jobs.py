@@ -47,13 +47,34 @@ BASE: Json = {
                 "finalLearningRateFraction": 0.1,
             },
         },
-        "models": {"actor": {"uri": "/models/policy", "dtype": "float32"}},
-        "rewards": [{"function": "rewards:exact", "weight": 1, "timeoutSeconds": 60}, {"function": "a.b_c.D1:e"}],
-        "prompts": {"uri": "package://rlhf_samples/a.jsonl", "promptKey": "prompt", "maxPromptTokens": 64, "seed": 1},
+        "models": {
+            "actor": {
+                "uri": "/models/policy",
+                "dtype": "float32",
+                "factory": "models:make",
+                "lora": {"rank": 8, "alpha": 16, "targets": ["q_proj", "layers.0.mlp.up_proj"]},
+            },
+            "reference": {"uri": "/models/reference", "dtype": "float32"},
+            "teacher": {"uri": "/models/teacher", "dtype": "bfloat16"},
+        },
+        "rewards": [
+            {"name": "exact", "function": "rewards:exact", "weight": 1, "timeoutSeconds": 60},
+            {"function": "a.b_c.D1:e"},
+        ],
+        "prompts": {
+            "uri": "package://rlhf_samples/a.jsonl",
+            "promptKey": "prompt",
+            "chatTemplate": "{{ messages[0].content }}",
+            "maxPromptTokens": 64,
+            "overlong": "Drop",
+            "shuffle": False,
+            "seed": 1,
+        },
         "evaluation": {
             "reasoningGym": {"task": "chain_sum", "size": 64, "seed": 3, "parameters": _PARAMETER},
             "promptKey": "prompt",
             "everyEpisodes": 2,
+            "rewards": [{"function": "rewards:exact"}],
         },
         "rollout": {"promptsPerEpisode": 8, "samplesPerPrompt": 4, "maxNewTokens": 16, "temperature": 0.7},
         "head": {
@@ -108,6 +129,12 @@ def bases() -> tuple[Json, Json]:
         "gae": {"gamma": 1, "lambda": 0.95, "whiten": True},
         "critic": {"optimizer": spec["algorithm"]["optimizer"], "valueClip": 0.2},
     }
+    spec["models"] |= {
+        "critic": {"uri": "/models/critic", "lora": {"rank": 8, "alpha": 16}},
+    }
+    spec["models"]["reward"] = {"uri": "/models/reward", "dtype": "bfloat16"}
+    endpoint = {"url": "https://judge.example.com:8443/v1", "retries": 2, "tokenEnv": "TOKEN", "maxBatchSamples": 64}
+    spec["rewards"] = [{"http": endpoint, "timeoutSeconds": 5}, {"model": "reward", "weight": 0.5}]
     spec["runtime"]["code"] = {"path": "/opt/code"}
     return copy.deepcopy(BASE), other
 

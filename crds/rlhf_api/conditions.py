@@ -43,7 +43,9 @@ INVALID_SPEC: Final = "InvalidSpec"  # the object does not follow this operator'
 # Reasons that the runtime gives in Failure.reason.
 PROMPTS_INVALID: Final = "PromptsInvalid"  # permanent: message names file, line, key, found, expected
 SOURCE_UNREACHABLE: Final = "SourceUnreachable"  # a remote file cannot be reached: the next attempt tries again
-CHAT_TEMPLATE_MISSING: Final = "ChatTemplateMissing"  # permanent: rows have messages, neither spec nor tokenizer a template
+CHAT_TEMPLATE_MISSING: Final = (
+    "ChatTemplateMissing"  # permanent: rows have messages, neither spec nor tokenizer a template
+)
 DATASET_EMPTY: Final = "DatasetEmpty"  # permanent: message gives the count before and after filtering
 MODEL_INVALID: Final = "ModelInvalid"  # permanent: no such folder, no tokenizer, no end token ...
 REWARD_FUNCTION_INVALID: Final = (

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.conditions import MODEL_INVALID, PROMPTS_INVALID
+from rlhf_api.prompts import Prompts
 from rlhf_api.run import RunConfig
 
-from rlhf_runtime.data.prompt_rows import column_names, load_rows
-from rlhf_runtime.data.prompts import Prompt, PromptSet, TrainingPrompts, encoder, held_out_prompts, training_rows
+from rlhf_runtime.data.prompt_rows import PromptRows, open_rows, said
+from rlhf_runtime.data.prompts import (
+    LengthPolicy,
+    Prompt,
+    PromptCounts,
+    PromptSet,
+    TrainingPrompts,
+    held_out_prompts,
+)
+from rlhf_runtime.data.templates import TokenizerEncoder
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.model_folder import ModelFolder, model_folder
 from rlhf_runtime.rewards.runner import RewardRunner
@@ -27,7 +36,7 @@ class Preflight:
     pad_id         fills batches; the end token's id where the tokenizer has none. Masks never come from it
     training       the order of training prompts
     held_out       the prompts to evaluate on, none without `evaluation`
-    taken_out      training rows left out because their text is a held-out prompt's
+    counts         by field of the spec: rows of each source, and how many of them are no prompts
     """
 
     model: ModelFolder
@@ -36,7 +45,7 @@ class Preflight:
     pad_id: int
     training: TrainingPrompts
     held_out: list[Prompt]
-    taken_out: int
+    counts: dict[str, PromptCounts]
 
 
 def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
@@ -48,25 +57,46 @@ def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
 def check_files(config: RunConfig) -> Preflight:
     """The checks that need no storage. Raises RunFailure for the first that fails."""
     model = model_folder(config.models.actor.uri, "models.actor")
-    held_out_rows = load_rows(config.evaluation, "evaluation") if config.evaluation is not None else []
-    rows, taken_out = training_rows(config.prompts, held_out_rows)
+    rows = open_rows(config.prompts, "prompts")
+    held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
     with RewardRunner(config.rewards) as rewards:
-        for columns in {column_names(some) for some in (rows, held_out_rows) if some}:
+        for columns in {some.columns for some in (rows, held_out_rows) if some is not None}:
             rewards.check_importable(columns)
     tokenizer = load_tokenizer(config.models.actor.uri, model)
-    encode = encoder(tokenizer)
-    training = PromptSet(rows, encode, config.prompts.max_prompt_tokens)
-    held_out = PromptSet(held_out_rows, encode, config.prompts.max_prompt_tokens)
-    _check_context(model, max(training.longest, held_out.longest), config.rollout.max_new_tokens)
+    sets = _prompt_sets(config.prompts, rows, held_out_rows, tokenizer)
+    _check_context(model, max(some.longest for some in sets.values()), config.rollout.max_new_tokens)
     return Preflight(
         model=model,
         tokenizer=tokenizer,
         eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-        training=TrainingPrompts(training, config.prompts.seed),
-        held_out=held_out_prompts(held_out),
-        taken_out=taken_out,
+        training=TrainingPrompts(sets["prompts"], config.prompts.seed, config.prompts.shuffle),
+        held_out=held_out_prompts(sets["evaluation"]) if "evaluation" in sets else [],
+        counts={field: some.counts for field, some in sets.items()},
     )
+
+
+def _prompt_sets(
+    prompts: Prompts, rows: PromptRows, held_out: PromptRows | None, tokenizer: Any
+) -> dict[str, PromptSet]:
+    """The prompts of each source, by its field of the spec; held-out ones are not trained on."""
+    encoder = TokenizerEncoder(tokenizer, prompts.chat_template)
+    lengths = LengthPolicy(prompts.max_prompt_tokens, prompts.overlong)
+    sources = {"prompts": rows} if held_out is None else {"prompts": rows, "evaluation": held_out}
+    for field, some in sources.items():
+        encoder.check_template(conversational=some.conversational, field=field)
+    if prompts.chat_template is not None and not any(some.conversational for some in sources.values()):
+        raise RunFailure(
+            PROMPTS_INVALID,
+            "prompts.chatTemplate: no row has messages, which it would make text of; expected a list of {role, "
+            f"content}} under {prompts.prompt_key!r} (promptKey)",
+            permanent=True,
+        )
+    taken = frozenset(said(row.prompt) for row in held_out) if held_out is not None else frozenset()
+    sets = {"prompts": PromptSet(rows, encoder, lengths, "prompts", taken)}
+    if held_out is not None:
+        sets["evaluation"] = PromptSet(held_out, encoder, lengths, "evaluation")
+    return sets
 
 
 def load_tokenizer(uri: str, model: ModelFolder) -> Any:

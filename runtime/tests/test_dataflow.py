@@ -15,8 +15,7 @@ import pytest
 from rlhf_api.run import RunConfig
 from rlhf_runtime.buffer import ExperienceBuffer, ExperienceGroup
 from rlhf_runtime.checkpoint import Checkpoints, staged_files
-from rlhf_runtime.data.prompt_rows import PromptRow
-from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, PromptSet, TrainingPrompts
+from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, TrainingPrompts
 from rlhf_runtime.dataflow import Storage, run_dataflow
 from rlhf_runtime.episode_desk import Standing, standing_of
 from rlhf_runtime.failures import RunFailure
@@ -36,6 +35,7 @@ from rlhf_runtime.workers import (
     Trained,
     TrainedGroup,
 )
+from tiny_prompts import prompt_set
 from tiny_run import RecordingChannel, run_config
 
 
@@ -175,8 +175,7 @@ class FakeWorkers:
 
 
 def prompts(count: int) -> TrainingPrompts:
-    rows = [PromptRow(row=i, text=str(i), columns={}, where=f"row {i}") for i in range(count)]
-    return TrainingPrompts(PromptSet(rows, lambda texts: [[1] for _ in texts], 8), seed=1)
+    return TrainingPrompts(prompt_set(*map(str, range(count))), seed=1)
 
 
 def held_out(count: int) -> list[Prompt]:

@@ -1,162 +1,195 @@
-"""Rows of prompts from where the spec says: a JSONL file, or a `reasoning_gym` task."""
+"""Rows of prompts from where the spec says, each checked once and read again when its turn comes.
+
+Of a source, the place of every row is kept and nothing else: 8 bytes a row, however long the rows are.
+"""
 
 import codecs
-import dataclasses
-import difflib
 import json
-from collections.abc import Iterable, Iterator
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO
 
-from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID
-from rlhf_api.prompts import PromptSource, ReasoningGym
+from rlhf_api.conditions import DATASET_EMPTY
+from rlhf_api.prompts import PromptSource
 
-from rlhf_runtime.data.locations import local_path
+from rlhf_runtime.data.source_files import MAX_LINE, LineFile, invalid, json_lines, source_files
 from rlhf_runtime.failures import RunFailure
 
 #: Names that a reward function's own parameters have: a column cannot be passed under them.
 RESERVED_COLUMNS = ("prompts", "completions")
+#: Who may speak in a list of messages.
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+#: A prompt as its row has it: text, or messages with at least a role and a text as content.
+PromptValue = str | list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
-    """One row: its text, its other columns as JSON values, and where it is, for messages."""
+    """One row: its prompt, its other columns as JSON values, and where it is, for messages."""
 
     row: int
-    text: str
+    prompt: PromptValue
     columns: dict[str, Any]
     where: str
 
 
-def load_rows(source: PromptSource, field: str) -> list[PromptRow]:
-    """All rows of a source; ``field`` is its name in the spec.
+class PromptRows:
+    """All rows of some files: iterated in their order, or read one by one.
 
-    Raises RunFailure (permanent): PromptsInvalid saying file, line, key, found and expected; DatasetEmpty.
+    columns         names of the columns that any of the rows has, sorted: what reward functions get
+    conversational  whether prompts are lists of messages; else all are text
+
+    Raises RunFailure PromptsInvalid for the first row that is not as it must be, saying file, line, key, found and
+    expected. Used from one thread.
     """
-    if source.uri is not None:
-        rows = list(_file_rows(source.uri, source.prompt_key, field))
-        origin = source.uri
-    elif source.reasoning_gym is not None:
-        rows = list(_task_rows(source.reasoning_gym, field))
+
+    def __init__(self, files: list[LineFile], key: str) -> None:
+        self._files = files
+        self._key = key
+        self._offsets = array("q")
+        self._firsts: list[int] = []
+        names: set[str] = set()
+        kinds: set[bool] = set()
+        for offset, row in self._scan(files):
+            self._offsets.append(offset)
+            names.update(row.columns)
+            kinds.add(isinstance(row.prompt, list))
+            if len(kinds) > 1:
+                found, before = ("messages", "text") if isinstance(row.prompt, list) else ("text", "messages")
+                invalid(f"{row.where}: key {key!r}: found {found}, expected {before} as in the rows before")
+        self.columns = tuple(sorted(names))
+        self.conversational = kinds == {True}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[PromptRow]:
+        return (row for _, row in self._scan(self._files))
+
+    def __getitem__(self, row: int) -> PromptRow:
+        file = self._files[bisect_right(self._firsts, row) - 1]
+        offset = self._offsets[row]
+        with file.open() as content:
+            content.seek(offset)
+            line = content.readline(MAX_LINE)
+        return _parsed(line.removeprefix(codecs.BOM_UTF8), row, self._key, f"{file.name}, byte {offset}")
+
+    def _scan(self, files: list[LineFile]) -> Iterator[tuple[int, PromptRow]]:
+        """Every row with the place of its line; the first time, where each file begins is noted."""
+        row = 0
+        for index, file in enumerate(files):
+            if len(self._firsts) == index:
+                self._firsts.append(row)
+            with file.open() as content:
+                for offset, number, line in _lines(content, file):
+                    yield offset, _parsed(line, row, self._key, f"{file.name}, {file.place(number)}")
+                    row += 1
+
+
+def open_rows(source: PromptSource, field: str) -> PromptRows:
+    """The rows of a source, at least one; ``field`` is its name in the spec.
+
+    Raises RunFailure: PromptsInvalid, DatasetEmpty (both permanent), SourceUnreachable.
+    """
+    if source.reasoning_gym is not None:
+        from rlhf_runtime.data.tasks import task_lines
+
+        files = [task_lines(source.reasoning_gym, source.prompt_key, field)]
         origin = source.reasoning_gym.task
+    elif source.uri is not None:
+        files = _uri_files(source.uri, source.prompt_key, field)
+        origin = source.uri
     else:
-        _invalid(f"{field}: found neither uri nor reasoningGym, expected one of them")
-    if not rows:
+        invalid(f"{field}: found neither uri nor reasoningGym, expected one of them")
+    rows = PromptRows(files, source.prompt_key)
+    if not len(rows):
         raise RunFailure(DATASET_EMPTY, f"{field}: 0 rows in {origin}, expected at least 1", permanent=True)
     return rows
 
 
-def column_names(rows: Iterable[PromptRow]) -> tuple[str, ...]:
-    """Names of the columns that any of the rows has, sorted: what reward functions get."""
-    return tuple(sorted({name for row in rows for name in row.columns}))
+def said(prompt: PromptValue) -> str:
+    """One text for all that a prompt says: equal for equal prompts only."""
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
 
 
-def _file_rows(uri: str, key: str, field: str) -> Iterator[PromptRow]:
+def _uri_files(uri: str, key: str, field: str) -> list[LineFile]:
+    files = []
+    for file in source_files(uri, field):
+        if file.path.suffix == ".parquet":
+            # Imported here: it takes a second that other sources need not wait.
+            from rlhf_runtime.data.parquet import parquet_lines
+
+            files.append(parquet_lines(file, key, field))
+        else:
+            files.append(json_lines(file, field))
+    return files
+
+
+def _lines(content: BinaryIO, file: LineFile) -> Iterator[tuple[int, int, bytes]]:
+    """Place, number (from 1) and content of every line that is not blank; a byte order mark at the start is dropped."""
+    offset = number = 0
+    while line := content.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            invalid(f"{file.name}, {file.place(number)}: longer than {MAX_LINE} bytes, expected one JSON object a line")
+        start, offset = offset, offset + len(line)
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            yield start, number, line
+
+
+def _parsed(line: bytes, row: int, key: str, where: str) -> PromptRow:
     try:
-        path = local_path(uri)
-    except ValueError as error:
-        _invalid(f"{field}.uri: {error}", error)
-    row = 0
-    for number, line in _lines(path, field):
-        where = f"{path}, line {number}"
-        if not line.strip():
-            continue
-        yield _file_row(line, row, key, where)
-        row += 1
-
-
-def _lines(path: Path, field: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers from 1, one in memory at a time; a byte order mark at the start is dropped."""
-    if path.is_dir():
-        _invalid(f"{field}.uri: {path} is a folder, expected a JSONL file")
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                try:
-                    yield number, line.decode()
-                except UnicodeDecodeError as error:
-                    _invalid(
-                        f"{path}, line {number}: found byte 0x{line[error.start]:02x} at position {error.start}, "
-                        "expected UTF-8 text",
-                        error,
-                    )
-    except OSError as error:
-        _invalid(f"{field}.uri: cannot read {path}: {error.strerror or error}{_neighbours(path)}", error)
-
-
-def _neighbours(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"; there is no folder {folder}"
-    # A mounted ConfigMap has hidden folders beside its files.
-    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    return f"; in {folder} there is {', '.join(names[:8])}" + (", ..." if len(names) > 8 else "") if names else ""
-
-
-def _file_row(line: str, row: int, key: str, where: str) -> PromptRow:
-    try:
-        value = json.loads(line)
+        value = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{line[error.start]:02x} at position {error.start}"
+        invalid(f"{where}: found {found}, expected UTF-8 text", error)
     except (ValueError, RecursionError) as error:
-        _invalid(f"{where}: not JSON: {error}; expected one JSON object per line", error)
+        invalid(f"{where}: not JSON: {error}; expected one JSON object per line", error)
     if not isinstance(value, dict):
-        _invalid(f"{where}: found {_kind(value)}, expected one JSON object per line")
+        invalid(f"{where}: found {_kind(value)}, expected one JSON object per line")
     if key not in value:
-        _invalid(f"{where}: no key {key!r} (promptKey), found {', '.join(map(repr, value)) or 'no keys'}")
-    text = value.pop(key)
-    if not isinstance(text, str):
-        _invalid(f"{where}: key {key!r}: found {_kind(text)}, expected a string")
-    return _checked(PromptRow(row=row, text=text, columns=value, where=where))
-
-
-def _task_rows(gym: ReasoningGym, field: str) -> Iterator[PromptRow]:
-    # Imported here: it is large, and jobs with a file of their own need not have it.
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
-
-    where = f"{field}.reasoningGym"
-    if gym.task not in DATASETS:
-        close = difflib.get_close_matches(gym.task, DATASETS, n=3)
-        _invalid(
-            f"{where}.task: there is no task {gym.task!r}"
-            + (f"; close: {', '.join(close)}" if close else f"; there are {len(DATASETS)}, for instance chain_sum")
-        )
-    known = {parameter.name for parameter in dataclasses.fields(DATASETS[gym.task][1])} - {"seed", "size"}
-    unknown = sorted(set(gym.parameters) - known)
-    if unknown:
-        _invalid(f"{where}.parameters: {gym.task} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    try:
-        entries = reasoning_gym.create_dataset(gym.task, size=gym.size, seed=gym.seed, **gym.parameters)
-        for row, entry in enumerate(entries):
-            columns = {"answer": entry["answer"], "metadata": entry["metadata"]}
-            place = f"{where}, problem {row} of {gym.task}"
-            # Through JSON, so that a column has the same value here and in a reward function's process.
-            columns = json.loads(json.dumps(columns, default=str))
-            yield _checked(PromptRow(row=row, text=entry["question"], columns=columns, where=place))
-    except RunFailure:
-        raise
-    except Exception as error:
-        # The task's own code says what it does not like by any kind of exception.
-        _invalid(f"{where}: {gym.task} refuses {gym.parameters}: {type(error).__name__}: {error}", error)
-
-
-def _checked(row: PromptRow) -> PromptRow:
-    taken = [name for name in RESERVED_COLUMNS if name in row.columns]
+        invalid(f"{where}: no key {key!r} (promptKey), found {', '.join(map(repr, value)) or 'no keys'}")
+    prompt = value.pop(key)
+    taken = [name for name in RESERVED_COLUMNS if name in value]
     if taken:
-        _invalid(f"{row.where}: found a column {taken[0]!r}, expected another name: reward functions take it")
-    try:
-        row.text.encode()
-    except UnicodeEncodeError as error:
-        _invalid(f"{row.where}: the prompt has half of a surrogate pair at position {error.start}", error)
-    return row
+        invalid(f"{where}: found a column {taken[0]!r}, expected another name: reward functions take it")
+    if isinstance(prompt, list):
+        prompt = [_message(each, f"{where}: key {key!r}: message {i}") for i, each in enumerate(prompt)]
+        if not prompt:
+            invalid(f"{where}: key {key!r}: found an empty array, expected text or messages")
+    elif not isinstance(prompt, str):
+        invalid(f"{where}: key {key!r}: found {_kind(prompt)}, expected a string or an array of messages")
+    _check_text(prompt, where)
+    return PromptRow(row=row, prompt=prompt, columns=value, where=where)
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    """A message without its keys that are null, which Parquet gives to every message if one has them."""
+    if not isinstance(value, dict):
+        invalid(f"{where}: found {_kind(value)}, expected an object with role and content")
+    for name in ("role", "content"):
+        if name not in value:
+            invalid(f"{where}: no {name!r}, found {', '.join(map(repr, value)) or 'no keys'}")
+        if not isinstance(value[name], str):
+            invalid(f"{where}: {name}: found {_kind(value[name])}, expected a string")
+    if value["role"] not in ROLES:
+        invalid(f"{where}: role: found {value['role']!r}, expected {', '.join(ROLES)}")
+    return {name: each for name, each in value.items() if each is not None}
+
+
+def _check_text(prompt: PromptValue, where: str) -> None:
+    for text in [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            invalid(f"{where}: the prompt has half of a surrogate pair at position {error.start}", error)
 
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _invalid(message: str, cause: BaseException | None = None) -> NoReturn:
-    raise RunFailure(PROMPTS_INVALID, message, permanent=True) from cause
