@@ -106,7 +106,8 @@ class Maker:
         """Rewards and completion texts of each group."""
         repeated = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.rollouts]
         texts = [self._text(rollout) for group in groups for rollout in group.rollouts]
-        scores = self._rewards.score([p.text for p in repeated], texts, columns_of(repeated))
+        completions = [prompt.completion(text) for prompt, text in zip(repeated, texts, strict=True)]
+        scores = self._rewards.score([prompt.value for prompt in repeated], completions, columns_of(repeated))
         ends = np.cumsum([len(group.rollouts) for group in groups])
         parts = [slice(end - len(group.rollouts), end) for group, end in zip(groups, ends, strict=True)]
         return [(scores.of(part), texts[part]) for part in parts]

@@ -48,6 +48,10 @@ class Prompt:
         """What reward functions get: the row's messages, or its text."""
         return self.text if self.messages is None else self.messages
 
+    def completion(self, text: str) -> PromptValue:
+        """A completion as reward functions get it: one message of the assistant after messages, text after text."""
+        return text if self.messages is None else [{"role": "assistant", "content": text}]
+
 
 @dataclass(frozen=True, slots=True)
 class LengthPolicy:

@@ -73,8 +73,8 @@ class RewardRunner:
             for function in self._functions:
                 function.check_signature(columns)
 
-    def score(self, prompts: Sequence[str], completions: Sequence[str], columns: dict[str, list[Any]]) -> RewardScores:
-        """Rewards of B completions; ``prompts`` and every column have one entry a completion.
+    def score(self, prompts: Sequence[Any], completions: Sequence[Any], columns: dict[str, list[Any]]) -> RewardScores:
+        """Rewards of B completions; ``prompts`` and every column have one entry a completion, all JSON values.
 
         The functions work at the same time.
         """
