@@ -1,11 +1,16 @@
 """Rows of prompts: what is read from files and tasks, what is refused, and how it is said."""
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rlhf_api.prompts import PromptSource, ReasoningGym
+from rlhf_runtime.data import prompt_rows
 from rlhf_runtime.data.prompt_rows import open_rows
 from rlhf_runtime.failures import RunFailure
 
@@ -163,3 +168,147 @@ def test_a_task_that_cannot_be_made(task: str, parameters: dict[str, Any], parts
     assert (error.value.reason, error.value.permanent) == ("PromptsInvalid", True)
     for part in parts:
         assert part in error.value.message
+
+
+def write_parquet(path: Path, columns: dict[str, Any], rows_per_group: int = 2) -> None:
+    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
+
+
+def test_parquet_keeps_every_value_that_json_has(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    columns = {
+        "question": pa.array(["a", "b", "c"], pa.large_string()),
+        "answer": pa.array([4, None, 6], pa.int32()),
+        "level": pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), ["easy", "hard"]),
+        "day": pa.array([0, 1, 2], pa.date32()),
+        "tests": pa.array([[{"in": 1, "ok": True}], [], None]),
+    }
+    write_parquet(path, columns)
+    found = open_rows(PromptSource(uri=str(path), prompt_key="question"), "prompts")
+    assert [row.prompt for row in found] == ["a", "b", "c"]
+    assert found[2].columns == {"answer": 6, "level": "easy", "day": "1970-01-03", "tests": None}
+    assert found[0].columns["tests"] == [{"in": 1, "ok": True}]
+    assert [row.where for row in found] == [f"{path}, row group {g}, row {r}" for g, r in ((0, 0), (0, 1), (1, 0))]
+
+
+def test_messages_in_parquet_have_no_keys_that_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "chat.parquet"
+    messages = [[{"role": "user", "content": "hi", "name": None}], [{"role": "user", "content": "x", "name": "Eva"}]]
+    write_parquet(path, {"prompt": messages})
+    found = open_rows(PromptSource(uri=str(path)), "prompts")
+    assert found.conversational
+    assert found[0].prompt == [{"role": "user", "content": "hi"}]
+    assert found[1].prompt == [{"role": "user", "content": "x", "name": "Eva"}]
+
+
+def null_prompt(path: Path) -> None:
+    write_parquet(path, {"prompt": ["a", "b", "c", None]})
+
+
+def other_column(path: Path) -> None:
+    write_parquet(path, {"question": ["a"], "answer": [1]})
+
+
+def binary_column(path: Path) -> None:
+    write_parquet(path, {"prompt": ["a"], "image": [b"\x89PNG"]})
+
+
+def not_parquet(path: Path) -> None:
+    path.write_text('{"prompt": "a"}\n')
+
+
+def cut_off(path: Path) -> None:
+    null_prompt(path)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("write", "parts"),
+    [
+        pytest.param(null_prompt, ["row group 1, row 1: key 'prompt': found null, expected a string"], id="null"),
+        pytest.param(other_column, ["no column 'prompt' (promptKey), found 'question', 'answer'"], id="no such column"),
+        pytest.param(binary_column, ["row group 0, row 0: found binary data"], id="a column of bytes"),
+        pytest.param(not_parquet, ["not a Parquet file"], id="another format"),
+        pytest.param(cut_off, ["not a Parquet file"], id="cut off"),
+    ],
+)
+def test_what_a_parquet_file_may_not_hold(tmp_path: Path, write: Callable[[Path], None], parts: list[str]) -> None:
+    path = tmp_path / "train.parquet"
+    write(path)
+    with pytest.raises(RunFailure) as error:
+        open_rows(PromptSource(uri=str(path)), "prompts")
+    assert (error.value.reason, error.value.permanent) == ("PromptsInvalid", True)
+    for part in [*parts, str(path)]:
+        assert part in error.value.message
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """A folder of files of every kind, and of others."""
+    for name, text in (("b-2.jsonl", "d"), ("b-10.jsonl", "c"), ("notes.txt", "no"), (".hidden.jsonl", "no")):
+        (tmp_path / name).write_text(json.dumps({"prompt": text}) + "\n")
+    with gzip.open(tmp_path / "c.jsonl.gz", "wt") as file:
+        file.write('{"prompt": "e"}\n\n{"prompt": "f"}\n')
+    write_parquet(tmp_path / "a.parquet", {"prompt": ["a", "b"]})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("last", "texts"),
+    [
+        pytest.param("", "abcdef", id="a folder, in the order of its names"),
+        pytest.param("/", "abcdef", id="a folder with a slash"),
+        pytest.param("/b-*.jsonl", "cd", id="some by a star"),
+        pytest.param("/*", "abcdef", id="all by a star"),
+        pytest.param("/c.jsonl.gz", "ef", id="a gzip file"),
+    ],
+)
+def test_several_files_are_one_source(shards: Path, last: str, texts: str) -> None:
+    (shards / "notes.txt").unlink()
+    found = open_rows(PromptSource(uri=f"{shards}{last}"), "prompts")
+    assert [row.prompt for row in found] == list(texts)
+    assert [found[i].prompt for i in reversed(range(len(found)))] == list(reversed(texts))
+    assert [found[i].row for i in range(len(found))] == list(range(len(texts)))
+
+
+@pytest.mark.parametrize(
+    ("last", "parts"),
+    [
+        pytest.param("/*.csv", ["0 rows: found a.parquet, b-10.jsonl,", "expected *.csv"], id="no file of that name"),
+        pytest.param("/empty", ["0 rows: found no files in", "expected *.jsonl"], id="an empty folder"),
+    ],
+)
+def test_a_folder_without_prompts(shards: Path, last: str, parts: list[str]) -> None:
+    (shards / "empty").mkdir()
+    with pytest.raises(RunFailure) as error:
+        open_rows(PromptSource(uri=f"{shards}{last}"), "prompts")
+    assert (error.value.reason, error.value.permanent) == ("DatasetEmpty", True)
+    for part in parts:
+        assert part in error.value.message
+
+
+def test_the_file_of_several_is_named(shards: Path) -> None:
+    (shards / "b-3.jsonl").write_text('{"prompt": "x"}\n{"prompt": 4}\n')
+    with pytest.raises(RunFailure, match=r"b-3.jsonl, line 2: key 'prompt': found a number"):
+        open_rows(PromptSource(uri=f"{shards}/b-*.jsonl"), "prompts")
+
+
+def test_a_broken_gzip_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "e"}\n' * 50)[:-9])
+    with pytest.raises(RunFailure, match=r"a.jsonl.gz, after line \d+: not a whole gzip file"):
+        open_rows(PromptSource(uri=str(tmp_path / "a.jsonl.gz")), "prompts")
+
+
+def test_a_file_that_changes_under_the_run(tmp_path: Path) -> None:
+    source = jsonl(tmp_path, '{"prompt": "a"}\n{"prompt": "b"}\n')
+    found = open_rows(source, "prompts")
+    jsonl(tmp_path, '{"prompt": "abc"}\n{"prompt": "b"}\n')
+    with pytest.raises(RunFailure, match="has changed since its rows were checked"):
+        found[1]
+
+
+def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_rows, "MAX_LINE", 100)
+    source = jsonl(tmp_path, '{"prompt": "a"}\n{"prompt": "' + "b" * 200)
+    with pytest.raises(RunFailure, match="line 2: longer than 100 bytes"):
+        open_rows(source, "prompts")
