@@ -12,8 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_ELEMENTS = 1 << 22
-"""Logits that are held in fp32 at a time: 16 MiB."""
+CPU_CHUNK_ELEMENTS = 1 << 18
+"""Logits held in fp32 at a time on a CPU: 1 MiB, which stays in its cache from one operation to the next."""
+
+GPU_CHUNK_ELEMENTS = 1 << 24
+"""On a GPU: 64 MiB, enough to fill it."""
+
+LEAST = -1e30
+"""A finite log-prob whose probability is 0, and which a weight does not overflow."""
 
 
 def token_logprobs(logits_btv: Tensor, tokens_bt: Tensor, temperature: float) -> Tensor:
@@ -48,62 +54,70 @@ class _TokenStatistics(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         tokens_bt = tokens_bt.long()
         logprobs_bt = torch.empty(tokens_bt.shape, dtype=torch.float32, device=logits_btv.device)
-        normalizers_bt = torch.empty_like(logprobs_bt)
         entropy_bt = torch.empty_like(logprobs_bt) if with_entropy else None
         for part in _chunks(logits_btv):
-            scaled = logits_btv[part].float() / temperature
-            normalizers = scaled.logsumexp(-1)
-            normalizers_bt[part] = normalizers
-            logprobs_bt[part] = scaled.gather(-1, tokens_bt[part].unsqueeze(-1)).squeeze(-1) - normalizers
+            logprobs = _scaled(logits_btv[part], temperature).log_softmax(-1)
+            logprobs_bt[part] = logprobs.gather(-1, tokens_bt[part].unsqueeze(-1)).squeeze(-1)
             if entropy_bt is not None:
-                entropy_bt[part] = -_p_log_p(scaled - normalizers.unsqueeze(-1)).sum(-1)
+                entropy_bt[part] = -torch.linalg.vecdot(logprobs.exp(), _finite(logprobs))
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits_btv, tokens_bt, normalizers_bt, entropy_bt)
+        ctx.save_for_backward(logits_btv, tokens_bt, entropy_bt)
         return logprobs_bt, entropy_bt
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprobs_bt: Tensor | None, grad_entropy_bt: Tensor | None) -> tuple[Any, ...]:
-        logits_btv, tokens_bt, normalizers_bt, entropy_bt = ctx.saved_tensors
+        logits_btv, tokens_bt, entropy_bt = ctx.saved_tensors
         if grad_logprobs_bt is None and grad_entropy_bt is None:
             return None, None, None, None
         grad_btv = torch.empty(logits_btv.shape, dtype=logits_btv.dtype, device=logits_btv.device)
         for part in _chunks(logits_btv):
-            logprobs = logits_btv[part].float() / ctx.temperature - normalizers_bt[part].unsqueeze(-1)
-            unused = torch.ones_like(normalizers_bt[part], dtype=torch.bool)
-            grad = torch.zeros((), device=logits_btv.device)
-            if grad_entropy_bt is not None:
+            scaled = _scaled(logits_btv[part], ctx.temperature)
+            unused = torch.ones_like(tokens_bt[part], dtype=torch.bool)
+            if grad_entropy_bt is None:
+                factor = torch.zeros((), device=scaled.device)
+                probs = scaled.softmax(-1)
+            else:
                 weight = grad_entropy_bt[part]
-                terms = _p_log_p(logprobs) + logprobs.exp() * entropy_bt[part].unsqueeze(-1)
-                grad = -terms * weight.unsqueeze(-1)
-                unused = unused & (weight == 0)
-            if grad_logprobs_bt is not None:
+                unused &= weight == 0
+                logprobs = scaled.log_softmax(-1)
+                probs = logprobs.exp()
+                factor = _finite(logprobs).add_(entropy_bt[part].unsqueeze(-1)).mul_(weight.unsqueeze(-1))
+            if grad_logprobs_bt is None:
+                grad = probs.mul_(-factor)
+            else:
                 weight = grad_logprobs_bt[part]
-                grad = grad - logprobs.exp_() * weight.unsqueeze(-1)
+                unused &= weight == 0
+                grad = probs.mul_(-(factor + weight.unsqueeze(-1)))
                 grad.scatter_add_(-1, tokens_bt[part].unsqueeze(-1), weight.unsqueeze(-1))
-                unused = unused & (weight == 0)
+            if ctx.temperature != 1:
+                grad /= ctx.temperature
             # What a mask has selected away gets a gradient of 0, also where the logits are not finite.
-            grad_btv[part] = grad.div_(ctx.temperature).masked_fill_(unused.unsqueeze(-1), 0.0)
+            grad_btv[part] = grad.masked_fill_(unused.unsqueeze(-1), 0.0)
         return grad_btv, None, None, None
 
 
-def _p_log_p(logprobs: Tensor) -> Tensor:
-    """p log p; 0 for a p of 0, where exp(-inf) * -inf would be NaN."""
-    probs = logprobs.exp()
-    return torch.where(probs > 0, probs * logprobs, torch.zeros_like(probs))
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, fp32."""
+    return logits.float() if temperature == 1 else logits.float() / temperature
+
+
+def _finite(logprobs: Tensor) -> Tensor:
+    """In place: a log-prob of -inf, times its probability of 0, is then 0 and not NaN."""
+    return logprobs.clamp_(min=LEAST)
 
 
 def _chunks(logits_btv: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Rows and positions that together hold at most CHUNK_ELEMENTS logits, but at least one position.
+    """Rows and positions that together hold so many logits at most, but at least one position.
 
     Slices of both, and not a flattened view: logits without their last position cannot be flattened uncopied.
     """
     rows, positions, vocabulary = logits_btv.shape
-    positions_at_once = max(1, min(positions, CHUNK_ELEMENTS // max(vocabulary, 1)))
-    rows_at_once = (
-        max(1, CHUNK_ELEMENTS // max(positions_at_once * vocabulary, 1)) if positions_at_once == positions else 1
-    )
+    limit = GPU_CHUNK_ELEMENTS if logits_btv.is_cuda else CPU_CHUNK_ELEMENTS
+    positions_at_once = max(1, min(positions, limit // max(vocabulary, 1)))
+    whole_rows = positions_at_once == positions
+    rows_at_once = max(1, limit // max(positions * vocabulary, 1)) if whole_rows else 1
     for row in range(0, rows, rows_at_once):
         for position in range(0, positions, positions_at_once):
             yield slice(row, row + rows_at_once), slice(position, position + positions_at_once)
