@@ -56,7 +56,7 @@ def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
 
 def check_files(config: RunConfig) -> Preflight:
     """The checks that need no storage. Raises RunFailure for the first that fails."""
-    model = model_folder(config.models.actor.uri, "models.actor")
+    model = model_folder(config.models.actor.uri, "models.actor", weights=False)
     rows = open_rows(config.prompts, "prompts")
     held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
     with RewardRunner(config.rewards) as rewards:

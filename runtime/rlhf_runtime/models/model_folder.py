@@ -2,18 +2,21 @@
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import MODEL_INVALID, SOURCE_UNREACHABLE
 
-from rlhf_runtime.data.locations import local_path
+from rlhf_runtime.data.locations import LocationError, file_sizes, local_path
 from rlhf_runtime.failures import RunFailure
 
 _CONFIG = "config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+#: What a folder has beside its weights: config, tokenizer, chat template, a model's own code.
+_SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
 #: Where model families keep the number of positions they have.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
@@ -31,19 +34,23 @@ class ModelFolder:
     vocabulary: int | None
 
 
-def model_folder(uri: str, field: str) -> ModelFolder:
+def model_folder(uri: str, field: str, *, weights: bool = True) -> ModelFolder:
     """Check that a model's folder has a config and all its weights; ``field`` is its name in the spec.
 
-    Raises RunFailure ModelInvalid (permanent) naming what was looked for and what is there.
+    A folder that lies elsewhere is fetched: without ``weights`` all but these, of which then only the names are
+    checked. Raises RunFailure: ModelInvalid (permanent) naming what was looked for and what is there;
+    SourceUnreachable.
     """
-    try:
-        path = local_path(uri)
-    except ValueError as error:
-        _invalid(f"{field}.uri: {error}", error)
+    path = _fetched(uri, field, _SMALL)
     if not path.is_dir():
         _invalid(f"{field}.uri: there is no folder {path}; {_what_is_there(path)}")
     config = _json(path / _CONFIG, field)
-    _check_weights(path, field)
+    shards = _weight_files(uri, path, field)
+    if weights:
+        _fetched(uri, field, shards)
+    for shard in shards:
+        if shard.endswith(".safetensors") and (path / shard).exists():
+            _check_safetensors(path / shard, field)
     # A model with several parts keeps its language model's numbers one level down.
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None
@@ -54,23 +61,34 @@ def model_folder(uri: str, field: str) -> ModelFolder:
     )
 
 
-def _check_weights(path: Path, field: str) -> None:
-    index = next((path / name for name in _INDEX if (path / name).is_file()), None)
-    single = next((path / name for name in _SINGLE if (path / name).is_file()), None)
+def _fetched(uri: str, field: str, only: Sequence[str]) -> Path:
+    try:
+        return local_path(uri, only)
+    except LocationError as error:
+        reason = MODEL_INVALID if error.permanent else SOURCE_UNREACHABLE
+        raise RunFailure(reason, f"{field}.uri: {error}", permanent=error.permanent) from error
+
+
+def _weight_files(uri: str, path: Path, field: str) -> list[str]:
+    """Names of the files that hold the weights; all are there, here or where the URI leads."""
+    try:
+        there = file_sizes(uri)
+    except LocationError as error:
+        raise RunFailure(SOURCE_UNREACHABLE, f"{field}.uri: {error}", permanent=False) from error
+    single = next((name for name in _SINGLE if name in there), None)
     if single is not None:
-        shards = [single]
-    elif index is not None:
-        names = _json(index, field).get("weight_map")
-        if not isinstance(names, dict) or not names:
-            _invalid(f"{field}.uri: {index} has no weight_map")
-        shards = [path / str(name) for name in sorted(set(names.values()))]
-    else:
+        return [single]
+    index = next((path / name for name in _INDEX if (path / name).is_file()), None)
+    if index is None:
         _invalid(f"{field}.uri: no weights in {path}: expected {_SINGLE[0]} or {_INDEX[0]}; {_what_is_there(path)}")
+    names = _json(index, field).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        _invalid(f"{field}.uri: {index} has no weight_map")
+    shards = sorted({str(name) for name in names.values()})
     for shard in shards:
-        if not shard.is_file():
-            _invalid(f"{field}.uri: {shard} is missing, which {index} names")
-        if shard.suffix == ".safetensors":
-            _check_safetensors(shard, field)
+        if shard not in there:
+            _invalid(f"{field}.uri: {path / shard} is missing, which {index} names")
+    return shards
 
 
 def _check_safetensors(shard: Path, field: str) -> None:
