@@ -13,11 +13,11 @@ from rlhf_api.algorithm import Algorithm
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import Models
 from rlhf_api.prompts import Evaluation, Prompts
-from rlhf_api.rewards import RewardFunction
+from rlhf_api.rewards import Rewards
 from rlhf_api.roles import MakerSettings, TrainerSettings
 from rlhf_api.rollout import Rollout
 from rlhf_api.schema import ApiModel, Time
-from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
+from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus, SourceStatus
 
 S = TypeVar("S", bound=ApiModel)
 
@@ -51,7 +51,7 @@ class RunConfig(ApiModel):
     episodes: int
     algorithm: Algorithm
     models: Models
-    rewards: list[RewardFunction]
+    rewards: Rewards
     prompts: Prompts
     evaluation: Evaluation | None = None
     rollout: Rollout
@@ -135,6 +135,10 @@ class Report(ApiModel):
     final_model: str | None = None
     initial_score: float | None = None
     """Score of the starting policy, before the first episode."""
+    prompts: SourceStatus | None = None
+    """Rows of the training prompts, once they are checked."""
+    evaluation: SourceStatus | None = None
+    """Rows of the held-out prompts, once they are checked."""
     last_progress: Time
     """When the last episode was trained, or when the attempt started running."""
     episodes: list[EpisodeReport] = []

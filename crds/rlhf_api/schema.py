@@ -66,7 +66,7 @@ Quantity = Annotated[
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
 _PLACE = (
-    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/|s3://[A-Za-z0-9][A-Za-z0-9._-]+/|https?://[^/]+/"
+    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/|s3://[A-Za-z0-9][A-Za-z0-9._-]+/|https?://[^/@]+/"
     "|hf://[A-Za-z0-9_.-]+/).+')",
     "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] "
     "or http(s)://HOST/PATH",

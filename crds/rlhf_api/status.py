@@ -116,6 +116,19 @@ class RepairsStatus(ApiModel):
     """Makers replaced."""
 
 
+class SourceStatus(ApiModel):
+    """Rows of a source of prompts, and what became of those that are not taken as they are."""
+
+    rows: int = 0
+    """Rows that the source has."""
+    held_out: int = 0
+    """Left out of training, because evaluation has them too."""
+    dropped: int = 0
+    """Left out, because they have more tokens than prompts.maxPromptTokens."""
+    truncated: int = 0
+    """Shortened to prompts.maxPromptTokens."""
+
+
 class RoleStatus(ApiModel):
     """Actors of a role."""
 
@@ -193,6 +206,10 @@ class RLHFJobStatus(ApiModel):
     """Largest staleness in the last episode, versions."""
     tokens_per_second: float | None = None
     """Throughput of the last episode."""
+    prompts: SourceStatus | None = None
+    """Rows of spec.prompts, once they are checked."""
+    evaluation: SourceStatus | None = None
+    """Rows of spec.evaluation, once they are checked."""
     ledger: LedgerStatus = LedgerStatus()
     """Ledger of the current attempt, in groups."""
     makers: RoleStatus = RoleStatus()

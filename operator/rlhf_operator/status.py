@@ -80,6 +80,8 @@ def _with_report(status: RLHFJobStatus, report: Report, now: datetime) -> RLHFJo
         "best_checkpoint": report.best_checkpoint or status.best_checkpoint,
         "final_model": report.final_model or status.final_model,
         "initial_score": status.initial_score if score is None else episodes.rounded(score),
+        "prompts": report.prompts or status.prompts,
+        "evaluation": report.evaluation or status.evaluation,
     }
     if report.state != "Starting":
         changes["running_time"] = status.running_time or now

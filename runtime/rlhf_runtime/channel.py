@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 from rlhf_api.run import Failure, LiveSettings, RoleReport, Wait
 from rlhf_api.schema import ApiModel, Time
-from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
+from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus, SourceStatus
 
 
 class CoordinatorState(ApiModel):
@@ -26,6 +26,8 @@ class CoordinatorState(ApiModel):
     best_checkpoint: str | None = None
     final_model: str | None = None
     initial_score: float | None = None
+    prompts: SourceStatus | None = None
+    evaluation: SourceStatus | None = None
     last_progress: Time
 
 

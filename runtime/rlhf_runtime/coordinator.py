@@ -76,6 +76,9 @@ class Run:
         connecting = asyncio.ensure_future(asyncio.to_thread(ray_workers.connect, self._config))
         try:
             checked = await asyncio.to_thread(preflight, self._config, directory)
+            flow.sources = checked.sources
+            for field, rows in checked.sources.items():
+                log.info("%s: %s", field, rows.to_dict())
             probe = await stored(directory.write_probe)
             started = await connecting
             # On one machine all actors share its processors; in a cluster each has those of its pod.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from rlhf_api.run import RunConfig
+from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.channel import SupervisorChannel
 from rlhf_runtime.evaluation import EvaluationRound
@@ -51,6 +52,8 @@ class Flow:
     version: int
     slots: list[MakerSlot]
     pulse: Pulse = field(default_factory=Pulse)
+    sources: dict[str, SourceStatus] = field(default_factory=dict)
+    """Rows of each source of prompts, by its field of the spec, once they are checked."""
     publication: Publication | None = None
     evaluation: EvaluationRound | None = None
     summaries: dict[int, GroupSummary] = field(default_factory=dict)

@@ -10,12 +10,12 @@ from typing import Any
 from rlhf_api.conditions import MODEL_INVALID, PROMPTS_INVALID
 from rlhf_api.prompts import Prompts
 from rlhf_api.run import RunConfig
+from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.data.prompt_rows import PromptRows, open_rows, said
 from rlhf_runtime.data.prompts import (
     LengthPolicy,
     Prompt,
-    PromptCounts,
     PromptSet,
     TrainingPrompts,
     held_out_prompts,
@@ -36,7 +36,7 @@ class Preflight:
     pad_id         fills batches; the end token's id where the tokenizer has none. Masks never come from it
     training       the order of training prompts
     held_out       the prompts to evaluate on, none without `evaluation`
-    counts         by field of the spec: rows of each source, and how many of them are no prompts
+    sources        by field of the spec: rows of each source, and what became of them
     """
 
     model: ModelFolder
@@ -45,7 +45,7 @@ class Preflight:
     pad_id: int
     training: TrainingPrompts
     held_out: list[Prompt]
-    counts: dict[str, PromptCounts]
+    sources: dict[str, SourceStatus]
 
 
 def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
@@ -72,7 +72,7 @@ def check_files(config: RunConfig) -> Preflight:
         pad_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
         training=TrainingPrompts(sets["prompts"], config.prompts.seed, config.prompts.shuffle),
         held_out=held_out_prompts(sets["evaluation"]) if "evaluation" in sets else [],
-        counts={field: some.counts for field, some in sets.items()},
+        sources={field: some.counts for field, some in sets.items()},
     )
 
 

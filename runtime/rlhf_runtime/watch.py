@@ -103,6 +103,8 @@ def coordinator_state(flow: Flow, standing: Standing, resumed_from: int, waits: 
         best_checkpoint=standing.best_checkpoint,
         final_model=standing.final_model,
         initial_score=standing.initial_score,
+        prompts=flow.sources.get("prompts"),
+        evaluation=flow.sources.get("evaluation"),
         last_progress=flow.last_progress,
     )
 

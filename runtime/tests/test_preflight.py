@@ -82,7 +82,7 @@ def test_a_good_job_passes_and_gives_what_the_coordinator_needs(job: dict[str, A
     assert time.monotonic() - began < 60
     assert (found.pad_id, found.eos_id) == (0, 1)
     assert (found.model.context, found.model.vocabulary) == (32, 3 + len(CHARACTERS))
-    assert (len(found.training), found.counts["prompts"].held_out) == (24, 1)
+    assert (len(found.training), found.sources["prompts"].held_out) == (24, 1)
     assert [prompt.text for prompt in found.held_out] == ["1+2=", "9+9="]
     texts = {found.training.prompt_at(cursor).text for cursor in range(24)}
     assert len(texts) == 24

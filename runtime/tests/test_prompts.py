@@ -85,7 +85,7 @@ def test_held_out_prompts_have_indices_that_no_training_prompt_has() -> None:
 def test_what_is_held_out_is_not_trained_on(texts: list[str], held_out: list[str], left: list[int], taken: int) -> None:
     found = prompt_set(*texts, held_out=held_out)
     assert [found.prompt(position, 0).row for position in range(len(found))] == left
-    assert (found.counts.kept, found.counts.held_out) == (len(left), taken)
+    assert (found.counts.rows, found.counts.held_out) == (len(texts), taken)
 
 
 def test_conversations_are_held_out_by_all_that_they_say() -> None:

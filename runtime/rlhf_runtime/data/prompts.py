@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from rlhf_api.conditions import DATASET_EMPTY
+from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.data.prompt_rows import PromptRow, PromptRows, PromptValue, said
 from rlhf_runtime.data.source_files import invalid
@@ -61,20 +62,6 @@ class LengthPolicy:
     overlong: Literal["Error", "Drop", "TruncateLeft"] = "Error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCounts:
-    """Rows of a source, and of these: left out because they are held out, dropped as overlong, and truncated."""
-
-    rows: int
-    held_out: int
-    dropped: int
-    truncated: int
-
-    @property
-    def kept(self) -> int:
-        return self.rows - self.held_out - self.dropped
-
-
 class PromptSet:
     """The rows of a source that become prompts: none that is in ``held_out``, none longer than the policy allows.
 
@@ -103,7 +90,7 @@ class PromptSet:
             kept.append(row.row)
             self.longest = max(self.longest, min(length, lengths.max_tokens))
         self._kept = np.frombuffer(kept, np.int64) if kept else np.zeros(0, np.int64)
-        self.counts = PromptCounts(rows=len(rows), held_out=left_out, dropped=dropped, truncated=truncated)
+        self.counts = SourceStatus(rows=len(rows), held_out=left_out, dropped=dropped, truncated=truncated)
         if not kept:
             raise RunFailure(DATASET_EMPTY, _nothing_left(self.counts, lengths, field, len(held_out)), permanent=True)
 
@@ -175,10 +162,6 @@ class TrainingPrompts:
     def longest(self) -> int:
         return self._prompts.longest
 
-    @property
-    def counts(self) -> PromptCounts:
-        return self._prompts.counts
-
     def prompt_at(self, cursor: int) -> Prompt:
         """The prompt at a cursor from 0 on."""
         if cursor < 0:
@@ -222,7 +205,7 @@ def _truncated(ids: list[int], max_tokens: int, bos_id: int | None) -> list[int]
     return ids[len(ids) - max_tokens :]
 
 
-def _nothing_left(counts: PromptCounts, lengths: LengthPolicy, field: str, held_out: int) -> str:
+def _nothing_left(counts: SourceStatus, lengths: LengthPolicy, field: str, held_out: int) -> str:
     left = f"{field}: 0 of {counts.rows} rows left"
     if not counts.dropped:
         return f"{left} after taking out the {held_out} held-out prompts, expected problems of its own for evaluation"
