@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from rlhf_api.prompts import PromptSource, ReasoningGym
 from rlhf_runtime.data import prompt_rows
 from rlhf_runtime.data.prompt_rows import open_rows
+from rlhf_runtime.data.prompts import LengthPolicy, PromptSet, TrainingPrompts
 from rlhf_runtime.failures import RunFailure
+from tiny_prompts import Characters
 
 
 def jsonl(tmp_path: Path, content: bytes | str) -> PromptSource:
@@ -312,3 +315,38 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     source = jsonl(tmp_path, '{"prompt": "a"}\n{"prompt": "' + "b" * 200)
     with pytest.raises(RunFailure, match="line 2: longer than 100 bytes"):
         open_rows(source, "prompts")
+
+
+def test_rows_are_not_kept_in_memory(tmp_path: Path) -> None:
+    count, size = 4000, 5000
+    source = jsonl(tmp_path, "".join(json.dumps({"prompt": "x" * size, "n": i}) + "\n" for i in range(count)))
+    write_parquet(tmp_path / "a.parquet", {"prompt": ["x" * size] * count, "n": list(range(count))}, 1000)
+    for each in (source, PromptSource(uri=str(tmp_path / "a.parquet"))):
+        tracemalloc.start()
+        found = open_rows(each, "prompts")
+        drawn = [found[i].columns["n"] for i in (0, count - 1, 17)]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (len(found), drawn) == (count, [0, count - 1, 17])
+        # The file has 20 MB; Parquet's batch of rows and what is unpacked are below it.
+        assert peak < 6_000_000
+
+
+def test_the_order_of_prompts_is_of_the_rows_and_not_of_their_format(tmp_path: Path) -> None:
+    texts = [str(i) for i in range(40)]
+    lines = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
+    for name in ("all", "zipped", "table", "parts"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "all" / "a.jsonl").write_text(lines)
+    (tmp_path / "zipped" / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    write_parquet(tmp_path / "table" / "a.parquet", {"prompt": texts}, 7)
+    for part in range(4):
+        text = "".join(line + "\n" for line in lines.splitlines()[part * 10 : part * 10 + 10])
+        (tmp_path / "parts" / f"{part}.jsonl").write_text(text)
+    orders = []
+    for name in ("all", "zipped", "table", "parts"):
+        rows = open_rows(PromptSource(uri=str(tmp_path / name)), "prompts")
+        prompts = TrainingPrompts(PromptSet(rows, Characters(), LengthPolicy(8), "prompts"), seed=9)
+        # As a run that resumes at the second cursor and goes on into the next pass.
+        orders.append([(prompts.prompt_at(cursor).text, prompts.prompt_at(cursor).row) for cursor in range(2, 50)])
+    assert orders.count(orders[0]) == 4

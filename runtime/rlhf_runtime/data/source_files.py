@@ -27,7 +27,7 @@ PATTERNS = ("*.jsonl", "*.json", "*.jsonl.gz", "*.json.gz", "*.parquet")
 #: Longest line, bytes: a sanity limit on what one row of a broken file may take of memory.
 MAX_LINE = 64 << 20
 #: What is unpacked stays in memory up to here, bytes.
-_IN_MEMORY = 16 << 20
+_IN_MEMORY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
