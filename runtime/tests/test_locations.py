@@ -324,7 +324,7 @@ def test_what_a_hub_does_not_give(tmp_path: Path) -> None:
     assert "has no revision 'v2'" in found[2][1]
     [(permanent, message)] = ask(DEAD, tmp_path / "hf2", "", "hf://org/tiny")
     assert not permanent
-    assert message.startswith(f"hf://org/tiny: cannot reach {DEAD} (")
+    assert message.startswith(f"hf://org/tiny: cannot be read from {DEAD} (")
 
 
 @pytest.mark.parametrize(

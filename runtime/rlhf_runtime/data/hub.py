@@ -113,7 +113,9 @@ class HubPlace:
             raise LocationError(f"{self._uri}: {at} answers {first_line(error)}", permanent=permanent) from error
         except Exception as error:
             # Its HTTP client's and its transfer library's errors have no base of their own.
-            raise LocationError(f"{self._uri}: cannot reach {at} ({first_line(error)})", permanent=False) from error
+            raise LocationError(
+                f"{self._uri}: cannot be read from {at} ({first_line(error)})", permanent=False
+            ) from error
 
     def _refused(self, message: str) -> LocationError:
         return LocationError(f"{self._uri}: {message}", permanent=True)

@@ -53,7 +53,8 @@ def source_files(uri: str, field: str) -> list[SourceFile]:
     Raises RunFailure: PromptsInvalid, DatasetEmpty, SourceUnreachable (not permanent).
     """
     parent, _, last = uri.rpartition("/")
-    several = "*" in last
+    # A web server knows no folders, so a star in its addresses is a star.
+    several = "*" in last and not uri.startswith("http")
     try:
         path = local_path(parent or "/", only=(_literal(last),)) if several else local_path(uri, only=PATTERNS)
     except LocationError as error:
