@@ -43,7 +43,7 @@ class PromptRows:
     conversational  whether prompts are lists of messages; else all are text
 
     Raises RunFailure PromptsInvalid for the first row that is not as it must be, saying file, line, key, found and
-    expected. Used from one thread.
+    expected. One at a time may iterate or read.
     """
 
     def __init__(self, files: list[LineFile], key: str) -> None:
@@ -95,16 +95,13 @@ def open_rows(source: PromptSource, field: str) -> PromptRows:
     Raises RunFailure: PromptsInvalid, DatasetEmpty (both permanent), SourceUnreachable.
     """
     if source.reasoning_gym is not None:
-        from rlhf_runtime.data.tasks import task_lines
+        from rlhf_runtime.data.tasks import QUESTION, task_lines
 
-        files = [task_lines(source.reasoning_gym, source.prompt_key, field)]
-        origin = source.reasoning_gym.task
+        rows, origin = PromptRows([task_lines(source.reasoning_gym, field)], QUESTION), source.reasoning_gym.task
     elif source.uri is not None:
-        files = _uri_files(source.uri, source.prompt_key, field)
-        origin = source.uri
+        rows, origin = PromptRows(_uri_files(source.uri, source.prompt_key, field), source.prompt_key), source.uri
     else:
         invalid(f"{field}: found neither uri nor reasoningGym, expected one of them")
-    rows = PromptRows(files, source.prompt_key)
     if not len(rows):
         raise RunFailure(DATASET_EMPTY, f"{field}: 0 rows in {origin}, expected at least 1", permanent=True)
     return rows

@@ -1,4 +1,4 @@
-"""Problems of a `reasoning_gym` task as lines of JSON, under the keys of a file's rows."""
+"""Problems of a `reasoning_gym` task as lines of JSON."""
 
 import dataclasses
 import difflib
@@ -10,9 +10,12 @@ from rlhf_api.prompts import ReasoningGym
 from rlhf_runtime.data.source_files import LineFile, invalid, unpacked
 from rlhf_runtime.failures import RunFailure
 
+#: The key of a line that holds the question, beside `answer` and `metadata`.
+QUESTION = "question"
 
-def task_lines(gym: ReasoningGym, key: str, field: str) -> LineFile:
-    """All problems of a task: question, answer and metadata. Raises RunFailure PromptsInvalid."""
+
+def task_lines(gym: ReasoningGym, field: str) -> LineFile:
+    """All problems of a task. Raises RunFailure PromptsInvalid."""
     # Imported here: it is large, and jobs with a file of their own need not have it.
     from reasoning_gym.factory import DATASETS
 
@@ -27,15 +30,15 @@ def task_lines(gym: ReasoningGym, key: str, field: str) -> LineFile:
     unknown = sorted(set(gym.parameters) - known)
     if unknown:
         invalid(f"{where}.parameters: {gym.task} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return unpacked(where, _problems(gym, key, where), lambda number: f"problem {number - 1} of {gym.task}")
+    return unpacked(where, _problems(gym, where), lambda number: f"problem {number - 1} of {gym.task}")
 
 
-def _problems(gym: ReasoningGym, key: str, where: str) -> Iterator[bytes]:
+def _problems(gym: ReasoningGym, where: str) -> Iterator[bytes]:
     import reasoning_gym
 
     try:
         for entry in reasoning_gym.create_dataset(gym.task, size=gym.size, seed=gym.seed, **gym.parameters):
-            row = {key: entry["question"], "answer": entry["answer"], "metadata": entry["metadata"]}
+            row = {QUESTION: entry["question"], "answer": entry["answer"], "metadata": entry["metadata"]}
             yield json.dumps(row, default=str).encode()
     except RunFailure:
         raise
