@@ -3,6 +3,7 @@
 They are the runtime's own (`rlhf_runtime.preflight`), in a process with the job's environment and code.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -10,12 +11,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf_api.conditions import SOURCE_UNREACHABLE
+from rlhf_api.job import RLHFJob
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
 from rlhf_runtime.lifeline import PYTHON
 
 from rlhf_cli.exits import FAILED, SUCCEEDED, BadInput
 from rlhf_cli.local_job import local_uid, localize
 from rlhf_cli.local_run import LocalRun, read_jobs
+from rlhf_cli.quantities import in_bytes
 from rlhf_cli.run_folder import RunFolder
 
 #: Longest check of one job's files, seconds.
@@ -37,7 +41,7 @@ def check(files: Sequence[Path], storage: Path | None) -> int:
             config = run.config(1).model_dump_json(by_alias=True, exclude_none=True)
             environment = {**run.environment(os.environ), RUN_CONFIG_ENV: config}
             # Not what the libraries' own sources are warned of.
-            command = [*PYTHON, "-W", "ignore::SyntaxWarning", "-m", "rlhf_cli.file_checks"]
+            command = [*PYTHON, "-W", "ignore::SyntaxWarning", "-m", "rlhf_cli.file_checks", json.dumps(_limits(job))]
             try:
                 ended = subprocess.run(command, env=environment, timeout=CHECK_SECONDS, check=False)
             except subprocess.TimeoutExpired as error:
@@ -47,17 +51,40 @@ def check(files: Sequence[Path], storage: Path | None) -> int:
     return code
 
 
+def _limits(job: RLHFJob) -> dict[str, tuple[int, bool]]:
+    """By role, the memory that a pod may use, in bytes, and whether it has a GPU; of roles with a limit only."""
+    pods = {"maker": job.spec.makers.resources, "trainer": job.spec.trainers.resources}
+    return {
+        role: (in_bytes(limit), any(name.endswith("/gpu") for name in {**pod.requests, **pod.limits}))
+        for role, pod in pods.items()
+        if (limit := pod.limits.get("memory")) is not None
+    }
+
+
 def _main() -> None:
+    from rlhf_runtime.doctor.memory import check_limit
     from rlhf_runtime.failures import RunFailure
     from rlhf_runtime.preflight import check_files
 
     config = RunConfig.model_validate_json(os.environ[RUN_CONFIG_ENV])
+    limits = json.loads(sys.argv[1])
     try:
         found = check_files(config)
+        for need in found.needs:
+            if need.role in limits:
+                limit, gpu = limits[need.role]
+                field = f"spec.{need.role}s.resources.limits.memory"
+                check_limit(need.role, need.in_pod(gpu=gpu), limit, field)
     except RunFailure as failure:
+        if failure.reason == SOURCE_UNREACHABLE:
+            # Where this command runs is not where the job will: a cluster may reach what a laptop cannot.
+            print(f"{config.name}: files: not looked at any further: {failure.message}")
+            return
         sys.exit(f"{config.name}: {failure}")
     prompts = f"{len(found.training)} training prompts, {len(found.held_out)} held out"
-    print(f"{config.name}: files: model, tokenizer, {prompts}, reward functions: found")
+    print(f"{config.name}: files: models, tokenizer, {prompts}, reward functions: found")
+    for note in (*found.notes, *found.needs):
+        print(f"{config.name}: {note}")
 
 
 if __name__ == "__main__":

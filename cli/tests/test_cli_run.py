@@ -257,8 +257,18 @@ def test_validate_finds_the_files_in_the_storage_and_writes_nothing_there(bench:
     command = [sys.executable, "-m", "rlhf_cli.main", "validate", "-f", str(bench.job), "--files"]
     ended = subprocess.run([*command, "--storage", str(bench.storage)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "tiny: files: model, tokenizer, 30 training prompts, 6 held out, reward functions: found" in ended.stdout
+    assert "tiny: files: models, tokenizer, 30 training prompts, 6 held out, reward functions: found" in ended.stdout
     assert sorted(bench.storage.rglob("*")) == before
+    assert "tiny: a trainer needs at least 336.5 KiB: actor fp32 masters 84.1 KiB" in ended.stdout
     elsewhere = subprocess.run(command, capture_output=True, text=True, check=False)
     assert elsewhere.returncode == 1
     assert "ModelInvalid" in elsewhere.stderr
+
+
+def test_validate_finds_a_pod_that_cannot_hold_its_models(bench: Bench) -> None:
+    text = JOB.replace("spec:\n", "spec:\n  trainers: {resources: {limits: {memory: 200Ki}}}\n", 1)
+    bench.job.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "rlhf_cli.main", "validate", "-f", str(bench.job), "--files"]
+    ended = subprocess.run([*command, "--storage", str(bench.storage)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "MemoryTooSmall: spec.trainers.resources.limits.memory is 200.0 KiB, but a trainer needs" in ended.stderr

@@ -77,6 +77,8 @@ class Run:
         try:
             checked = await asyncio.to_thread(preflight, self._config, directory)
             flow.sources = checked.sources
+            for note in (*checked.notes, *checked.needs):
+                log.info("%s", note)
             for field, rows in checked.sources.items():
                 log.info("%s: %s", field, rows.to_dict())
             probe = await stored(directory.write_probe)

@@ -8,12 +8,13 @@ from rlhf_api.algorithm import Group
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.buffer import ExperienceBuffer
+from rlhf_runtime.doctor.limits import check_own_memory
 from rlhf_runtime.engines.engine import Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.maker import Maker, MakerSettings
 from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
-from rlhf_runtime.preflight import load_tokenizer
+from rlhf_runtime.models.tokenizer import load_tokenizer
 from rlhf_runtime.rewards.runner import RewardRunner
 from rlhf_runtime.training.learner import AdamWParameters, Learner, PolicyObjective
 from rlhf_runtime.training.strategy import make_strategy
@@ -26,6 +27,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
 
     Raises RunFailure for what is wrong with model or functions.
     """
+    check_own_memory(config, "maker")
     folder = model_folder(config.models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
     model = load_policy(config.models.actor, folder.path, config.models.actor.dtype)
@@ -51,6 +53,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
 
 def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Trainer, Publisher]:
     """One rank, with fp32 masters; from the checkpoint in `resume`, or from the starting model."""
+    check_own_memory(config, "trainer")
     folder = model_folder(config.models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
     model = load_policy(config.models.actor, resume or folder.path, "float32", lora=config.models.actor.lora)

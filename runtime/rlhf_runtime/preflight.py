@@ -7,7 +7,7 @@ model is loaded. Everything found wrong is permanent: another attempt would find
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_api.conditions import MODEL_INVALID, PROMPTS_INVALID
+from rlhf_api.conditions import PROMPTS_INVALID
 from rlhf_api.prompts import Prompts
 from rlhf_api.run import RunConfig
 from rlhf_api.status import SourceStatus
@@ -21,8 +21,11 @@ from rlhf_runtime.data.prompts import (
     held_out_prompts,
 )
 from rlhf_runtime.data.templates import TokenizerEncoder
+from rlhf_runtime.doctor.memory import Need
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.models.model_folder import ModelFolder, model_folder
+from rlhf_runtime.models.model_folder import ModelFolder
+from rlhf_runtime.models.role_models import role_folders
+from rlhf_runtime.models.tokenizer import load_tokenizer
 from rlhf_runtime.rewards.runner import RewardRunner
 from rlhf_runtime.run_directory import RunDirectory
 
@@ -37,6 +40,8 @@ class Preflight:
     training       the order of training prompts
     held_out       the prompts to evaluate on, none without `evaluation`
     sources        by field of the spec: rows of each source, and what became of them
+    needs          the least memory of each role
+    notes          what is right and worth knowing, a sentence each
     """
 
     model: ModelFolder
@@ -46,6 +51,8 @@ class Preflight:
     training: TrainingPrompts
     held_out: list[Prompt]
     sources: dict[str, SourceStatus]
+    needs: tuple[Need, ...]
+    notes: tuple[str, ...]
 
 
 def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
@@ -56,15 +63,21 @@ def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
 
 def check_files(config: RunConfig) -> Preflight:
     """The checks that need no storage. Raises RunFailure for the first that fails."""
-    model = model_folder(config.models.actor.uri, "models.actor", weights=False)
+    folders = role_folders(config)
+    model = folders["actor"]
     rows = open_rows(config.prompts, "prompts")
     held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
     with RewardRunner(config.rewards) as rewards:
         for columns in {some.columns for some in (rows, held_out_rows) if some is not None}:
             rewards.check_importable(columns)
+    # Imported here, as it takes seconds: what can be told without torch has been told before.
+    from rlhf_runtime.doctor.models import Lengths, check_models
+
     tokenizer = load_tokenizer(config.models.actor.uri, model)
     sets = _prompt_sets(config.prompts, rows, held_out_rows, tokenizer)
-    _check_context(model, max(some.longest for some in sets.values()), config.rollout.max_new_tokens)
+    longest = max(some.longest for some in sets.values())
+    lengths = Lengths(prompt=longest, completion=config.rollout.max_new_tokens)
+    findings = check_models(config, folders, tokenizer, lengths)
     return Preflight(
         model=model,
         tokenizer=tokenizer,
@@ -73,6 +86,8 @@ def check_files(config: RunConfig) -> Preflight:
         training=TrainingPrompts(sets["prompts"], config.prompts.seed, config.prompts.shuffle),
         held_out=held_out_prompts(sets["evaluation"]) if "evaluation" in sets else [],
         sources={field: some.counts for field, some in sets.items()},
+        needs=findings.needs,
+        notes=findings.notes,
     )
 
 
@@ -97,45 +112,3 @@ def _prompt_sets(
     if held_out is not None:
         sets["evaluation"] = PromptSet(held_out, encoder, lengths, "evaluation")
     return sets
-
-
-def load_tokenizer(uri: str, model: ModelFolder) -> Any:
-    """The transformers tokenizer in the folder of the model at ``uri``. Raises RunFailure ModelInvalid (permanent)."""
-    # Imported here: it takes seconds, and what else is wrong is said before.
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(model.path), local_files_only=True)
-    except Exception as error:
-        # transformers says that there is no tokenizer, or a broken one, by many kinds of exception.
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RunFailure(
-            MODEL_INVALID,
-            f"models.actor.uri: {uri}: no tokenizer can be loaded from {model.path}: {first}",
-            permanent=True,
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise RunFailure(
-            MODEL_INVALID,
-            f"models.actor.uri: {uri}: the tokenizer in {model.path} has no end-of-sequence token, so no completion "
-            "could end; set eos_token in its tokenizer_config.json",
-            permanent=True,
-        )
-    if model.vocabulary is not None and len(tokenizer) > model.vocabulary:
-        raise RunFailure(
-            MODEL_INVALID,
-            f"models.actor.uri: {uri}: the tokenizer in {model.path} has {len(tokenizer)} tokens, the model's "
-            f"embedding {model.vocabulary} (vocab_size in config.json): they do not belong together",
-            permanent=True,
-        )
-    return tokenizer
-
-
-def _check_context(model: ModelFolder, longest: int, new_tokens: int) -> None:
-    if model.context is not None and longest + new_tokens > model.context:
-        raise RunFailure(
-            PROMPTS_INVALID,
-            f"the longest prompt has {longest} tokens and rollout.maxNewTokens is {new_tokens}: together "
-            f"{longest + new_tokens}, but the model in {model.path} has {model.context} positions",
-            permanent=True,
-        )

@@ -38,6 +38,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     ).save_pretrained(folder)
     config = {"model_type": "llama", "vocab_size": len(vocabulary), "max_position_embeddings": 32}
+    config |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    # Nothing above the body, which is not looked for among the weights: a tied head.
+    config |= {"tie_word_embeddings": True}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
     return folder

@@ -43,7 +43,8 @@ def model_folder(uri: str, field: str, *, weights: bool = True) -> ModelFolder:
     """
     path = _fetched(uri, field, _SMALL)
     if not path.is_dir():
-        _invalid(f"{field}.uri: there is no folder {path}; {_what_is_there(path)}")
+        shown = f"{str(path)!r} (it ends with a space)" if str(path).endswith(" ") else path
+        _invalid(f"{field}.uri: there is no folder {shown}; {_what_is_there(path)}")
     config = _json(path / _CONFIG, field)
     shards = _weight_files(uri, path, field)
     if weights:

@@ -1,0 +1,119 @@
+"""The job's models beside each other: each complete, long enough, and of one mind with the actor about token ids."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_api.conditions import PROMPTS_INVALID
+from rlhf_api.run import RunConfig
+
+from rlhf_runtime.doctor.memory import ModelSize, Need, maker_need, trainer_need
+from rlhf_runtime.doctor.skeleton import model_size
+from rlhf_runtime.doctor.tokens import difference
+from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.models.model_folder import ModelFolder
+from rlhf_runtime.models.pretrained import invalid
+from rlhf_runtime.models.role_models import Role, RoleModel, role_folders, role_models
+from rlhf_runtime.models.tokenizer import has_tokenizer, read_tokenizer
+
+#: Roles that read the actor's token ids as they are.
+_READ_IDS: tuple[Role, ...] = ("reference", "critic", "teacher", "reward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFindings:
+    """What is right, and worth knowing: the least memory of each role, and `notes`, a sentence each."""
+
+    needs: tuple[Need, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of the longest prompt, and of a completion at most."""
+
+    prompt: int
+    completion: int
+
+
+def check_models(
+    config: RunConfig, folders: Mapping[Role, ModelFolder], tokenizer: Any, lengths: Lengths
+) -> ModelFindings:
+    """What needs the folders' content; `tokenizer` is the actor's. Raises RunFailure for the first that fails."""
+    found = role_models(config)
+    for role, each in found.items():
+        check_context(each, folders[role], lengths)
+    notes = [*_end_notes(folders["actor"], tokenizer)]
+    for role in _READ_IDS:
+        if role in found and found[role].model.uri != config.models.actor.uri:
+            notes += _check_ids(found[role], folders[role], tokenizer)
+    sizes = _sizes(found, folders)
+    notes += [f"{found[role].field}: built by its factory: its memory is not counted" for role in found.keys() - sizes]
+    return ModelFindings(needs=(maker_need(config, found, sizes), trainer_need(sizes)), notes=tuple(notes))
+
+
+def role_needs(config: RunConfig) -> tuple[Need, Need]:
+    """The least memory of a maker and of a trainer. Raises RunFailure."""
+    found = role_models(config)
+    sizes = _sizes(found, role_folders(config))
+    return maker_need(config, found, sizes), trainer_need(sizes)
+
+
+def check_context(found: RoleModel, folder: ModelFolder, lengths: Lengths) -> None:
+    """A model must have a position for every token of the longest prompt and completion."""
+    total = lengths.prompt + lengths.completion
+    if folder.context is not None and total > folder.context:
+        model = "the model" if found.role == "actor" else f"the {found.role} model"
+        raise RunFailure(
+            PROMPTS_INVALID,
+            f"the longest prompt has {lengths.prompt} tokens and rollout.maxNewTokens is {lengths.completion}: "
+            f"together {total}, but {model} in {folder.path} ({found.field}) has {folder.context} positions",
+            permanent=True,
+        )
+
+
+def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> dict[Role, ModelSize]:
+    sizes = {role: model_size(each, folders[role]) for role, each in found.items()}
+    return {role: size for role, size in sizes.items() if size is not None}
+
+
+def _check_ids(found: RoleModel, folder: ModelFolder, tokenizer: Any) -> list[str]:
+    """Notes; RunFailure ModelInvalid if the role's model means something else by the actor's token ids."""
+    if folder.vocabulary is not None and folder.vocabulary < len(tokenizer):
+        raise invalid(
+            f"{found.field}.uri: the {found.role} model in {folder.path} reads the actor's token ids, which go up to "
+            f"{len(tokenizer) - 1}, but its embedding has {folder.vocabulary} rows (vocab_size in config.json)"
+        )
+    if not has_tokenizer(folder.path):
+        return [
+            f"{found.field}: {folder.path} has no tokenizer: the {found.role} model is taken to have the actor's tokens"
+        ]
+    differs = difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field))
+    if differs is not None:
+        from_default = found.field != f"models.{found.role}"
+        hint = f"; set models.{found.role}, which is read from {found.field} by default" if from_default else ""
+        raise invalid(
+            f"{found.field}.uri: the {found.role} model in {folder.path} reads the actor's token ids, but has another "
+            f"tokenizer: {differs}{hint}"
+        )
+    return []
+
+
+def _end_notes(folder: ModelFolder, tokenizer: Any) -> list[str]:
+    """What may surprise of the actor's end and pad tokens."""
+    end = tokenizer.eos_token_id
+    notes = []
+    if tokenizer.pad_token_id is None:
+        notes.append(f"models.actor: the tokenizer has no pad token: batches are filled with the end token, id {end}")
+    path = folder.path / "generation_config.json"
+    named = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+    ends = [named] if isinstance(named, int) else named or []
+    others = [number for number in ends if number != end]
+    if others:
+        said = ", ".join(f"{number} ({tokenizer.convert_ids_to_tokens(number)!r})" for number in others)
+        notes.append(
+            f"models.actor: generation_config.json also ends a text at token {said}; completions end at "
+            f"{end} ({tokenizer.eos_token!r}) only"
+        )
+    return notes

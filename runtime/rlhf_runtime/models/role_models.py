@@ -1,0 +1,52 @@
+"""Which model of the spec each role computes with; what the spec leaves out is resolved here and nowhere else."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_api.models import Lora, Model
+from rlhf_api.run import RunConfig
+
+from rlhf_runtime.models.model_folder import ModelFolder, model_folder
+
+Role = Literal["actor", "reference", "critic", "reward", "teacher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleModel:
+    """`field` is where the spec has the model: a critic may be read from ``models.reward`` or ``models.actor``."""
+
+    role: Role
+    field: str
+    model: Model
+    lora: Lora | None = None
+
+
+def role_models(config: RunConfig) -> dict[Role, RoleModel]:
+    """The roles that the job has, in the order in which they are checked and loaded."""
+    models, algorithm = config.models, config.algorithm
+    found = [RoleModel(role="actor", field="models.actor", model=models.actor, lora=models.actor.lora)]
+    if algorithm.compares_with_reference:
+        named = models.reference
+        field = "models.actor" if named is None else "models.reference"
+        found.append(RoleModel(role="reference", field=field, model=named or models.actor))
+    if algorithm.type == "PPO":
+        found.append(_critic(config))
+    if models.reward is not None:
+        found.append(RoleModel(role="reward", field="models.reward", model=models.reward))
+    if models.teacher is not None:
+        found.append(RoleModel(role="teacher", field="models.teacher", model=models.teacher))
+    return {each.role: each for each in found}
+
+
+def role_folders(config: RunConfig) -> dict[Role, ModelFolder]:
+    """Folder of each role's model, found complete; weights that lie elsewhere are not fetched. Raises RunFailure."""
+    return {role: model_folder(each.model.uri, each.field, weights=False) for role, each in role_models(config).items()}
+
+
+def _critic(config: RunConfig) -> RoleModel:
+    models = config.models
+    if models.critic is not None:
+        return RoleModel(role="critic", field="models.critic", model=models.critic, lora=models.critic.lora)
+    if models.reward is not None:
+        return RoleModel(role="critic", field="models.reward", model=models.reward)
+    return RoleModel(role="critic", field="models.actor", model=models.actor)

@@ -1,0 +1,49 @@
+"""A model's tokenizer, from its folder."""
+
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.conditions import MODEL_INVALID
+
+from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.models.model_folder import ModelFolder
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether anything of a tokenizer is there."""
+    return any((folder / name).is_file() for name in _FILES)
+
+
+def read_tokenizer(uri: str, model: ModelFolder, field: str) -> Any:
+    """The transformers tokenizer in the folder of the model at ``uri``. Raises RunFailure ModelInvalid (permanent)."""
+    # Imported here: it takes seconds, and what else is wrong is said before.
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(model.path), local_files_only=True)
+    except Exception as error:
+        # transformers says that there is no tokenizer, or a broken one, by many kinds of exception.
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise _invalid(f"{field}.uri: {uri}: no tokenizer can be loaded from {model.path}: {first}") from error
+
+
+def load_tokenizer(uri: str, model: ModelFolder) -> Any:
+    """The actor's: it must have an end token, and no more tokens than the model. Raises RunFailure ModelInvalid."""
+    tokenizer = read_tokenizer(uri, model, "models.actor")
+    if tokenizer.eos_token_id is None:
+        raise _invalid(
+            f"models.actor.uri: {uri}: the tokenizer in {model.path} has no end-of-sequence token, so no completion "
+            "could end; set eos_token in its tokenizer_config.json"
+        )
+    if model.vocabulary is not None and len(tokenizer) > model.vocabulary:
+        raise _invalid(
+            f"models.actor.uri: {uri}: the tokenizer in {model.path} has {len(tokenizer)} tokens, the model's "
+            f"embedding {model.vocabulary} (vocab_size in config.json): they do not belong together"
+        )
+    return tokenizer
+
+
+def _invalid(message: str) -> RunFailure:
+    return RunFailure(MODEL_INVALID, message, permanent=True)
