@@ -88,6 +88,9 @@ class TokenizerEncoder:
         return text
 
     def ids(self, texts: Sequence[str], *, conversational: bool) -> list[list[int]]:
+        if not texts:
+            # transformers fails on none; all rows of a batch may be held out.
+            return []
         if conversational:
             whole: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
             return whole
