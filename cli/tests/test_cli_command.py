@@ -58,6 +58,12 @@ def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
         pytest.param(["validate", "-f", "BAD"], 1, "spec.episodes", id="a file that is not valid"),
         pytest.param(["validate", "-f", "absent.yaml"], 2, "No such file", id="a file that is not there"),
         pytest.param(["validate", "-f", "JOB", "--files"], 1, "ModelInvalid", id="a valid file whose model is absent"),
+        pytest.param(
+            ["validate", "-f", "FAR", "--files"],
+            0,
+            "not looked at any further: models.actor.uri: s3://",
+            id="a valid file whose model cannot be reached from here",
+        ),
         pytest.param(["run", "-f", "BAD", "--storage", "DIR"], 2, "spec.episodes", id="run: not valid"),
         pytest.param(["run", "-f", "JOB"], 2, "--storage", id="run: without --storage"),
         pytest.param(["run", "-f", "JOB", "--storage", "JOB"], 2, "is no folder", id="run: storage is a file"),
@@ -71,8 +77,14 @@ def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
 def test_exit_codes(tmp_path: Path, words: list[str], code: int, found: str) -> None:
     (tmp_path / "job.yaml").write_text(VALID, encoding="utf-8")
     (tmp_path / "bad.yaml").write_text(VALID.replace("episodes: 1", "episodes: none"), encoding="utf-8")
+    # Nothing listens there.
+    where = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    env = ", ".join(f"{{name: {name}, value: '{value}'}}" for name, value in where.items())
+    runtime = f"  runtime: {{env: [{env}]}}\n"
+    far = VALID.replace("uri: /not/here", "uri: s3://bucket/model") + runtime
+    (tmp_path / "far.yaml").write_text(far, encoding="utf-8")
     (tmp_path / "runs").mkdir()
-    places = {"JOB": "job.yaml", "BAD": "bad.yaml", "DIR": "runs"}
+    places = {"JOB": "job.yaml", "FAR": "far.yaml", "BAD": "bad.yaml", "DIR": "runs"}
     ended = rlhfjob(*(str(tmp_path / places[w]) if w in places else w for w in words))
     text = ended.stdout + ended.stderr
     assert ended.returncode == code, text

@@ -130,6 +130,19 @@ def test_rewards_get_text_without_the_end_token_and_one_prompt_and_column_value_
     assert columns == {"answer": [3, 3, 4, 4]}
 
 
+def test_after_messages_rewards_get_a_completion_as_a_message() -> None:
+    bench = Bench()
+    bench.sync(0)
+    messages = [{"role": "user", "content": "q"}]
+    conversation = Prompt(index=3, row=3, text="user: q", token_ids=(1, 2), columns={}, messages=messages)
+    [(summary, _)] = bench.maker.make([Task(Dispatch(3, 3, "maker-0"), conversation, True)])
+    [(prompts, completions, _)] = bench.rewards.calls
+    assert prompts == [messages, messages]
+    assert completions == [[{"role": "assistant", "content": "f"}], [{"role": "assistant", "content": "gh"}]]
+    # People read what the policy read and said.
+    assert [(shown.prompt, shown.completion) for shown in summary.shown] == [("user: q", "f"), ("user: q", "gh")]
+
+
 def test_a_group_comes_back_whole_with_its_rewards_advantages_counts_and_version() -> None:
     bench = Bench()
     bench.sync(7)

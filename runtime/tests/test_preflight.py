@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import RunConfig, run_config
@@ -97,6 +99,23 @@ def test_a_good_job_passes_and_gives_what_the_coordinator_needs(job: dict[str, A
     assert directory.names(tmp_path / "run" / "probes") == []
 
 
+def test_sources_of_messages_and_of_several_files_pass_as_well(job: dict[str, Any], tmp_path: Path) -> None:
+    messages(job, tmp_path)
+    job["prompts"] |= {"chatTemplate": "{{ messages[0].content }}", "overlong": "Drop", "maxPromptTokens": 7}
+    (tmp_path / "held").mkdir()
+    for name, count in (("a", 2), ("b", 1)):
+        prompts = [[{"role": "user", "content": f"{i}+{count}="}] for i in range(count)]
+        pq.write_table(pa.table({"prompt": prompts, "answer": ["x"] * count}), tmp_path / "held" / f"{name}.parquet")
+    job["evaluation"] = {"uri": str(tmp_path / "held" / "*.parquet")}
+    with (tmp_path / "prompts.jsonl").open("a") as file:
+        file.write('{"prompt": [{"role": "user", "content": "11111+2222="}], "answer": "x"}\n')
+    found = check_files(config(job))
+    assert found.sources["prompts"].to_dict() == {"rows": 26, "heldOut": 3, "dropped": 1, "truncated": 0}
+    assert found.sources["evaluation"].to_dict() == {"rows": 3, "heldOut": 0, "dropped": 0, "truncated": 0}
+    assert [prompt.text for prompt in found.held_out] == ["0+2=", "1+2=", "0+1="]
+    assert found.held_out[0].value == [{"role": "user", "content": "0+2="}]
+
+
 def edit_json(path: Path, **changes: Any) -> None:
     content = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
@@ -170,6 +189,32 @@ def column_only_in_training(spec: dict[str, Any], root: Path) -> None:
     (root / "held_out.jsonl").write_text('{"prompt": "1+2="}\n')
 
 
+def messages(spec: dict[str, Any], root: Path) -> None:
+    """Training rows that have messages, of a tokenizer without a chat template."""
+    rows = [json.loads(line) for line in (root / "prompts.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["prompt"] = [{"role": "user", "content": row["prompt"]}]
+    (root / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def broken_template(spec: dict[str, Any], root: Path) -> None:
+    messages(spec, root)
+    spec["prompts"]["chatTemplate"] = "{% for m in messages %}\n{{ m.content }"
+
+
+def template_without_messages(spec: dict[str, Any], root: Path) -> None:
+    spec["prompts"]["chatTemplate"] = "{{ messages[0].content }}"
+
+
+def all_overlong(spec: dict[str, Any], root: Path) -> None:
+    spec["prompts"] |= {"maxPromptTokens": 3, "overlong": "Drop"}
+
+
+def held_out_all_overlong(spec: dict[str, Any], root: Path) -> None:
+    (root / "held_out.jsonl").write_text('{"prompt": "1111+2222=", "answer": "3333"}\n')
+    spec["prompts"]["overlong"] = "Drop"
+
+
 def unknown_task(spec: dict[str, Any], root: Path) -> None:
     spec["prompts"] = {"reasoningGym": {"task": "chain_summ", "size": 3}}
 
@@ -197,6 +242,17 @@ def unknown_task(spec: dict[str, Any], root: Path) -> None:
                      id="prompt and completion beyond the model's positions"),
         pytest.param(long_held_out_prompt, "PromptsInvalid",
                      ["held_out.jsonl, line 2", "10 tokens, expected at most 8"], id="a held-out prompt too long"),
+        pytest.param(messages, "ChatTemplateMissing",
+                     ["prompts: the rows have messages, but the tokenizer of", "or in prompts.chatTemplate"],
+                     id="messages without a chat template"),
+        pytest.param(broken_template, "PromptsInvalid", ["prompts.chatTemplate, line 2: ", "expected a Jinja template"],
+                     id="a chat template cut off"),
+        pytest.param(template_without_messages, "PromptsInvalid", ["prompts.chatTemplate: no row has messages"],
+                     id="a chat template for text"),
+        pytest.param(all_overlong, "DatasetEmpty", ["prompts: 0 of 25 rows left after overlong filter"],
+                     id="all prompts overlong"),
+        pytest.param(held_out_all_overlong, "DatasetEmpty", ["evaluation: 0 of 1 rows left after overlong filter"],
+                     id="all held-out prompts overlong"),
         pytest.param(all_held_out, "DatasetEmpty", ["0 of 25 rows left"], id="every training prompt held out"),
         pytest.param(no_function, "RewardFunctionInvalid", ["has no 'wrong'; it has right"], id="no such function"),
         pytest.param(column_only_in_training, "RewardFunctionInvalid", ["needs a column 'answer'"],
