@@ -67,6 +67,25 @@ def test_a_masked_value_reaches_no_valid_advantage(masked: float) -> None:
     assert advantages == returns == pytest.approx([0.95, 1.0, 0.0], abs=1e-7)
 
 
+def test_long_rows_with_holes_are_as_the_recursion_says() -> None:
+    """A_t = delta_t + gamma lambda A_t+1 over the valid tokens, one by one."""
+    torch.manual_seed(0)
+    rewards, values, mask = torch.randn(4, 300), torch.randn(4, 300), torch.rand(4, 300) < 0.7
+    bootstrap = torch.randn(4)
+    for gamma, lambda_ in ((1.0, 1.0), (0.99, 0.95), (0.9, 0.0), (0.0, 0.5)):
+        found, _ = gae(rewards, values, mask, bootstrap, gamma=gamma, lambda_=lambda_)
+        for row in range(4):
+            next_value, advantage = float(bootstrap[row]), 0.0
+            for t in reversed(range(300)):
+                if not mask[row, t]:
+                    assert float(found[row, t]) == 0.0
+                    continue
+                value = float(values[row, t])
+                advantage = float(rewards[row, t]) + gamma * next_value - value + gamma * lambda_ * advantage
+                next_value = value
+                assert float(found[row, t]) == pytest.approx(advantage, abs=1e-5, rel=1e-6)
+
+
 def test_padding_on_either_side_gives_the_same() -> None:
     expected, _ = one_row([0, 1.0], [0.5, 0.4], bootstrap=0.3)
     for mask in ([1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0]):

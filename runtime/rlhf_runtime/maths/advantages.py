@@ -37,17 +37,36 @@ def gae(
     stands there in rewards and values is not read. Returns are those of the raw advantages: whiten afterwards.
     """
     zero = torch.zeros((), dtype=torch.float64, device=mask_bt.device)
-    rewards = torch.where(mask_bt, rewards_bt.double(), zero)
-    values = torch.where(mask_bt, values_bt.double(), zero)
-    advantages = torch.zeros_like(values)
-    next_value_b, next_advantage_b = bootstrap_b.double(), torch.zeros_like(bootstrap_b, dtype=torch.float64)
-    for step in reversed(range(mask_bt.shape[-1])):
-        here = mask_bt[:, step]
-        delta_b = rewards[:, step] + gamma * next_value_b - values[:, step]
-        advantages[:, step] = torch.where(here, delta_b + gamma * lambda_ * next_advantage_b, zero)
-        next_advantage_b = torch.where(here, advantages[:, step], next_advantage_b)
-        next_value_b = torch.where(here, values[:, step], next_value_b)
-    return advantages.float(), (advantages + values).float()
+    # Valid tokens side by side, whatever lies between or before them.
+    order_bt = (~mask_bt).byte().sort(dim=-1, stable=True).indices
+    places_t = torch.arange(mask_bt.shape[-1], device=mask_bt.device)
+    lengths_b1 = mask_bt.sum(-1, keepdim=True)
+    rewards = torch.where(mask_bt, rewards_bt.double(), zero).gather(-1, order_bt)
+    values_bt = torch.where(mask_bt, values_bt.double(), zero)
+    values = values_bt.gather(-1, order_bt)
+    next_values = torch.where(places_t == lengths_b1 - 1, bootstrap_b.double().unsqueeze(-1), _earlier(values, 1))
+    deltas = torch.where(places_t < lengths_b1, rewards + gamma * next_values - values, zero)
+    advantages = torch.zeros_like(deltas).scatter(-1, order_bt, _discounted_sums(deltas, gamma * lambda_))
+    advantages = torch.where(mask_bt, advantages, zero)
+    return advantages.float(), (advantages + values_bt).float()
+
+
+def _discounted_sums(terms_bt: Tensor, factor: float) -> Tensor:
+    """Sum over k >= 0 of factor^k * term[t + k], [b, t], in log2(t) steps; 0 <= factor <= 1.
+
+    After each step a sum covers twice as many terms: its own, and, discounted, those of the sum that begins where
+    it ends. No power is ever divided by, so nothing is lost in long rows.
+    """
+    sums_bt, covered = terms_bt, 1
+    while covered < terms_bt.shape[-1]:
+        sums_bt = sums_bt + factor**covered * _earlier(sums_bt, covered)
+        covered *= 2
+    return sums_bt
+
+
+def _earlier(values_bt: Tensor, steps: int) -> Tensor:
+    """values[t + steps] at t, and 0 at the end."""
+    return torch.nn.functional.pad(values_bt[..., steps:], (0, steps))
 
 
 def bootstrap_values(next_values_b: Tensor, truncated_b: Tensor) -> Tensor:
