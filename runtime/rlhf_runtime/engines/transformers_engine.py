@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from rlhf_runtime.engines.draws import uniforms
 from rlhf_runtime.engines.engine import Hook, Request, Sampling
+from rlhf_runtime.engines.recorded_steps import RecordedSteps
 from rlhf_runtime.engines.row_cache import RowCache
 from rlhf_runtime.engines.rows import Rows
 from rlhf_runtime.engines.seating import Placement, Seating
@@ -27,8 +28,18 @@ from rlhf_runtime.rollout import Group, Rollout
 PREFILL_TOKENS = 16_384
 #: Steps between two looks at who has ended; a look waits for the GPU, and on CPU costs nothing.
 _GPU_STEPS = 16
-#: On GPU a batch is as wide as all rows, or a half of them, or a quarter ...; and columns come in blocks.
-_GPU_COLUMNS = 64
+#: Recorded steps are of few sizes: columns in blocks of so many, and rows halved, but not below so many.
+_GPU_COLUMNS, _GPU_ROWS = 64, 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What decoding works in; on GPU it is kept between calls, with the steps recorded on it."""
+
+    rows: Rows
+    cache: RowCache
+    column_numbers: Tensor
+    recorded: RecordedSteps | None
 
 
 @dataclass(slots=True)
@@ -77,6 +88,7 @@ class TransformersEngine:
         # The parameter's name before transformers 5.20.
         named = inspect.signature(model.forward).parameters
         self._cache_parameter = "cache" if "cache" in named else "past_key_values"
+        self._memory: _Memory | None = None
 
     @property
     def version(self) -> int:
@@ -93,6 +105,28 @@ class TransformersEngine:
         self._model.eval()
         return _Generation(self, requests, sampling).run(between_steps)
 
+    def _memory_for(self, rows: int, columns: int, max_new_tokens: int) -> _Memory:
+        kept = self._memory
+        if (
+            kept is not None
+            and (kept.cache.rows, kept.rows.uniforms.shape[1]) == (rows, max_new_tokens)
+            and kept.cache.columns >= columns
+        ):
+            return kept
+        is_gpu = self._device.type == "cuda"
+        # Freed before the new one is made.
+        kept = self._memory = None
+        if is_gpu:
+            columns = -(-columns // _GPU_COLUMNS) * _GPU_COLUMNS
+        made = _Memory(
+            Rows(rows, max_new_tokens, self._device),
+            RowCache(layers=self._layers, rows=rows, columns=columns, device=self._device),
+            torch.arange(columns, device=self._device),
+            RecordedSteps() if is_gpu else None,
+        )
+        self._memory = made if is_gpu else None
+        return made
+
 
 class _Generation:
     """One call of `generate`."""
@@ -106,29 +140,28 @@ class _Generation:
         self._samples = [_Sample(i, number) for i in order for number in range(requests[i].samples)]
         self._seating = Seating(range(len(self._samples)), engine._max_rows)
         longest = max(len(r.prompt_ids) for r in requests)
-        device = engine._device
-        self._rows = Rows(self._seating.rows, sampling.max_new_tokens, device)
-        self._cache = RowCache(
-            layers=engine._layers,
-            rows=self._seating.rows,
-            # The last token drawn is never read.
-            columns=longest + sampling.max_new_tokens - 1,
-            device=device,
-        )
-        self._column_numbers = torch.arange(self._cache.columns, device=device)
+        # The last token drawn is never read.
+        columns = longest + sampling.max_new_tokens - 1
+        memory = engine._memory_for(self._seating.rows, columns, sampling.max_new_tokens)
+        self._rows, self._cache, self._recorded = memory.rows, memory.cache, memory.recorded
+        self._column_numbers = memory.column_numbers
+        # Widths of the batch, ascending; any on CPU.
+        self._widths = None if memory.recorded is None else _halved(self._seating.rows)
+        self._columns_at_start = self._oldest_start = 0
         self._versions: list[int] = []
 
     def run(self, between_steps: Hook | None) -> list[Group]:
         seating = self._seating
         self._start(seating.fill())
         while len(seating.alive):
+            self._measure()
             for _ in range(self._steps_until_look()):
                 if self._versions and between_steps is not None:
                     between_steps()
                 self._step()
             self._look()
             self._start(seating.fill())
-            sources, targets = seating.shrink(None)
+            sources, targets = seating.shrink(self._widths)
             if len(sources):
                 on_device = [torch.from_numpy(rows).to(self._engine._device) for rows in (sources, targets)]
                 self._cache.move(*on_device)
@@ -204,8 +237,16 @@ class _Generation:
 
     def _step(self) -> None:
         """One token of every row in use."""
-        width = self._seating.width
-        columns = self._columns_needed()
+        width, columns = self._seating.width, self._columns_at_start + len(self._versions)
+        if self._recorded is None:
+            self._decode(width, columns)
+        else:
+            columns = min(self._cache.columns, -(-columns // _GPU_COLUMNS) * _GPU_COLUMNS)
+            kind = (width, columns, self._sampling.temperature)
+            self._recorded.run(kind, lambda: self._decode(width, columns))
+        self._versions.append(self._engine._version)
+
+    def _decode(self, width: int, columns: int) -> None:
         positions = self._rows.positions[:width]
         mask = self._column_numbers[:columns] <= positions
         if self._engine._is_sdpa:
@@ -213,21 +254,19 @@ class _Generation:
         self._cache.look_at(width, columns, positions.squeeze(-1))
         logits = self._forward(self._rows.tokens[:width], mask, positions, self._cache)
         self._rows.draw(logits, self._sampling.temperature, self._engine._end_ids)
-        self._versions.append(self._engine._version)
 
-    def _columns_needed(self) -> int:
-        """Columns up to the token that the longest row reads now."""
-        step = len(self._versions)
-        seated = (self._samples[n] for n in self._seating.sample_of_row[self._seating.alive])
-        longest: int = max(len(self._requests[s.request].prompt_ids) + step - s.first_step for s in seated)
-        return longest
+    def _measure(self) -> None:
+        """Note how many columns the rows in use need, less the steps taken, and when the oldest of them began."""
+        seated = [self._samples[n] for n in self._seating.sample_of_row[self._seating.alive]]
+        if seated:
+            self._columns_at_start = max(len(self._requests[s.request].prompt_ids) - s.first_step for s in seated)
+            self._oldest_start = min(s.first_step for s in seated)
 
     def _steps_until_look(self) -> int:
         if self._engine._device.type == "cpu":
             return 1
-        step = len(self._versions)
-        first: int = min(self._samples[n].first_step for n in self._seating.sample_of_row[self._seating.alive])
-        return min(_GPU_STEPS, self._sampling.max_new_tokens - (step - first))
+        left = self._sampling.max_new_tokens - (len(self._versions) - self._oldest_start)
+        return min(_GPU_STEPS, left)
 
     def _look(self) -> None:
         """Take out what has ended."""
@@ -269,6 +308,14 @@ class _Generation:
 
     def _on_device(self, numbers: Any) -> Tensor:
         return torch.as_tensor(numbers, dtype=torch.int64, device=self._engine._device)
+
+
+def _halved(rows: int) -> list[int]:
+    """`rows`, a half of it, a quarter ..., ascending."""
+    widths = [rows]
+    while widths[0] > _GPU_ROWS:
+        widths.insert(0, -(-widths[0] // 2))
+    return widths
 
 
 def _refuse_other_attention(model: nn.Module) -> None:
