@@ -54,13 +54,15 @@ class Need:
 
 def maker_need(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mapping[Role, ModelSize]) -> Need:
     """All models, for makers complete the experience; and, beside the live weights, the version that is received."""
+    kl = config.algorithm.kl
+    published = (*TRAINED, "reference") if kl is not None and kl.refresh_every_episodes is not None else TRAINED
     models: dict[str, int] = {}
     received = 0
     for role, size in sizes.items():
         dtype = found[role].model.dtype
         held = size.whole * COMPUTE_BYTES[dtype]
         models[f"{role} {dtype}"] = held
-        if role in TRAINED:
+        if role in published:
             received += held
     return Need(role="maker", models=models, host={"a version being received": received})
 
