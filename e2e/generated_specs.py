@@ -32,11 +32,15 @@ _COMPANIONS: dict[tuple[str, ...], Json] = {
 
 #: Fields whose allowed values depend on others: each value is met both ways by hand, in `rule_cases`.
 _TIED = {
+    ("rewards",),
+    ("evaluation", "rewards"),
     ("algorithm", "type"),
     ("algorithm", "oldLogProbs"),
     ("algorithm", "kl", "estimator"),
     ("algorithm", "kl", "appliesTo"),
     ("algorithm", "optimizer", "schedule"),
+    ("algorithm", "critic", "optimizer", "schedule"),
+    ("algorithm", "critic", "optimizer", "schedule"),
     ("rollout", "samplesPerPrompt"),
 }
 
@@ -103,6 +107,8 @@ def _fields(value: Any, schema: Json, place: Path) -> Iterator[tuple[Path, Json,
                 yield from _fields(item, known, (*place, key))
     if isinstance(value, list):
         for position, item in enumerate(value):
+            if not isinstance(item, dict):
+                yield (*place, position), schema["items"], False
             yield from _fields(item, schema["items"], (*place, position))
 
 

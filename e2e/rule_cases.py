@@ -76,6 +76,8 @@ def rule_cases() -> Iterator[Generated]:
         place = ("spec", "makers", "maxBatchSamples")
         yield Generated(f"a batch of {batch} for groups of 4", changed(BASE, place, batch), allowed, place)
     yield from _algorithm_cases()
+    yield from _model_cases()
+    yield from _reward_cases()
     for version, allowed in (
         ("2.52.9", False),
         ("2.53.0", True),
@@ -102,6 +104,7 @@ def rule_cases() -> Iterator[Generated]:
         ("http://example.com:8000/a", True),
         ("https://example.com/a", True),
         ("https://example.com", False),
+        ("https://user:pw@example.com/a", False),
         ("gs://bucket/a", False),
         ("file:///a", False),
         ("/a\nb", True),
@@ -113,6 +116,7 @@ def rule_cases() -> Iterator[Generated]:
 def _algorithm_cases() -> Iterator[Generated]:
     """What belongs to one algorithm, or one choice, only."""
     place: Path = ("spec", "algorithm")
+    plain = changed(BASE, ("spec", "models"), {"actor": {"uri": "/models/policy"}})
     optimizer = {"learningRate": 1e-6}
     loss, reward = ({"coefficient": 0.1, "appliesTo": where} for where in ("Loss", "Reward"))
     correction = {"offPolicy": {"correction": "Decoupled"}}
@@ -134,7 +138,7 @@ def _algorithm_cases() -> Iterator[Generated]:
         ("a correction against log-probs by default", correction, False),
     ):
         value = {"type": "GRPO", "optimizer": optimizer} | algorithm
-        yield Generated(f"algorithm: {text}", changed(BASE, place, value), allowed, place)
+        yield Generated(f"algorithm: {text}", changed(plain, place, value), allowed, place)
     for schedule, fraction, allowed in (
         ("Linear", {}, True),
         ("Cosine", {"finalLearningRateFraction": 0}, True),
@@ -142,13 +146,99 @@ def _algorithm_cases() -> Iterator[Generated]:
         ("Constant", {"finalLearningRateFraction": 0.5}, False),
     ):
         value = {"learningRate": 1e-6, "schedule": schedule} | fraction
-        yield Generated(f"schedule: {value}", changed(BASE, (*place, "optimizer"), value), allowed, place)
+        grpo = {"type": "GRPO", "optimizer": value}
+        yield Generated(f"schedule: {value}", changed(plain, place, grpo), allowed, place)
         ppo = {"type": "PPO", "optimizer": optimizer, "critic": {"optimizer": value}}
-        yield Generated(f"schedule of the critic: {value}", changed(BASE, place, ppo), allowed, place)
+        yield Generated(f"schedule of the critic: {value}", changed(plain, place, ppo), allowed, place)
     for kind, samples, allowed in (("PPO", 1, True), ("GRPO", 2, True), ("GRPO", 1, False)):
         algorithm = {"type": kind, "optimizer": optimizer}
-        document = merged(changed(BASE, place, algorithm), {"spec": {"rollout": {"samplesPerPrompt": samples}}})
+        document = merged(changed(plain, place, algorithm), {"spec": {"rollout": {"samplesPerPrompt": samples}}})
         yield Generated(f"{kind} with {samples} samples of a prompt", document, allowed, ("spec", "rollout"))
+
+
+def _model_cases() -> Iterator[Generated]:
+    """A model that nothing uses, and one that is missing."""
+    model = {"uri": "/models/other"}
+    grpo: Json = {"type": "GRPO", "optimizer": {"learningRate": 1e-6}}
+    for text, algorithm, models, allowed in (
+        ("a critic with PPO", {"type": "PPO"}, {"critic": model}, True),
+        ("a critic with GRPO", {}, {"critic": model}, False),
+        ("no critic with PPO", {"type": "PPO"}, {}, True),
+        ("a reference with KL", {"kl": {"coefficient": 1, "appliesTo": "Loss"}}, {"reference": model}, True),
+        ("a reference without KL", {}, {"reference": model}, False),
+        ("KL without a reference", {"kl": {"coefficient": 1, "appliesTo": "Loss"}}, {}, True),
+        ("a teacher with distillation", {"distillation": {"weight": 1}}, {"teacher": model}, True),
+        ("a teacher without distillation", {}, {"teacher": model}, False),
+        ("distillation without a teacher", {"distillation": {"weight": 1}}, {}, False),
+    ):
+        changes = {"algorithm": grpo | algorithm, "models": {"actor": {"uri": "/models/policy"}} | models}
+        document = BASE | {"spec": BASE["spec"] | changes}
+        yield Generated(f"models: {text}", document, allowed, ("spec", "models"))
+
+
+def _reward_cases() -> Iterator[Generated]:
+    """What a reward is, names that differ, and the model that a reward needs."""
+    function, model, http = {"function": "a:f"}, {"model": "reward"}, {"http": {"url": "http://judge:8080/score"}}
+    for text, rewards, allowed in (
+        ("a function, an endpoint and a model", [function, http, model], True),
+        ("a function and an endpoint in one", [function | http], False),
+        ("a function and a model in one", [function | model], False),
+        ("none of the three", [{"weight": 1}], False),
+        ("a name only", [{"name": "a"}], False),
+        ("a model with a timeout", [model | {"timeoutSeconds": 5}], False),
+        ("an endpoint with a timeout", [http | {"timeoutSeconds": 5}], True),
+        ("16 of different names", [function | {"name": f"part-{number}"} for number in range(16)], True),
+        ("a function twice", [function, function], False),
+        ("a function twice, one named", [function, function | {"name": "strict"}], True),
+        ("an endpoint twice", [http, http], False),
+        ("a model twice", [model, model], False),
+        ("one named twice", [function | {"name": "a"}, http | {"name": "a"}], False),
+        ("one named like another's default", [function, http | {"name": "a:f"}], False),
+    ):
+        for where, spec in (("rewards", rewards), ("evaluation", {"uri": "/held-out", "rewards": rewards})):
+            models = {"actor": {"uri": "/a"}} | ({"reward": {"uri": "/r"}} if "model" in str(rewards) else {})
+            yield Generated(f"{where}: {text}", _with({"models": models, where: spec}), allowed, ("spec", where))
+    actor = {"actor": {"uri": "/a"}}
+    for text, rewards, scored, models, allowed in (
+        ("a reward model that rewards", [model], None, actor | {"reward": {"uri": "/r"}}, True),
+        ("a reward model that evaluates", [function], [model], actor | {"reward": {"uri": "/r"}}, True),
+        ("a reward model that nothing uses", [function], [function], actor | {"reward": {"uri": "/r"}}, False),
+        (
+            "a reward model that nothing uses, and no evaluation",
+            [function],
+            (),
+            actor | {"reward": {"uri": "/r"}},
+            False,
+        ),
+        ("no reward model for rewards", [model], None, actor, False),
+        ("no reward model for an evaluation", [function], [model], actor, False),
+    ):
+        evaluation = None if scored == () else {"uri": "/held-out", "rewards": scored}
+        document = _with({"models": models, "rewards": rewards, "evaluation": evaluation})
+        yield Generated(f"models: {text}", document, allowed, ("spec", "models"))
+    for url, allowed in (
+        ("http://a.b", True),
+        ("https://10.0.0.1:65535/a/b?c=d&e=%20", True),
+        ("http://[::1]:8080/", True),
+        ("http://judge_1/", True),
+        ("ftp://a.b/c", False),
+        ("http:///a/b", False),
+        ("http://user:secret@a/b", False),
+        ("http://a:port/b", False),
+        ("http://a/b c", False),
+        ("http://a/b#c", False),
+        ("http://\u00e4.de/b", False),
+        ("http://a/b\n", False),
+    ):
+        rewards = [{"http": {"url": url}}]
+        yield Generated(f"endpoint {url!r}", _with({"rewards": rewards}), allowed, ("spec", "rewards"))
+
+
+def _with(changes: Json) -> Json:
+    """The first base with parts of its spec replaced, without a KL term and a teacher."""
+    algorithm = {"type": "GRPO", "optimizer": {"learningRate": 1e-6}}
+    spec = BASE["spec"] | {"models": {"actor": {"uri": "/a"}}} | changes | {"algorithm": algorithm}
+    return BASE | {"spec": spec}
 
 
 def metadata_cases() -> Iterator[Generated]:

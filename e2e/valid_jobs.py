@@ -54,8 +54,8 @@ BASE: Json = {
                 "factory": "models:make",
                 "lora": {"rank": 8, "alpha": 16, "targets": ["q_proj", "layers.0.mlp.up_proj"]},
             },
-            "reference": {"uri": "/models/reference", "dtype": "float32"},
-            "teacher": {"uri": "/models/teacher", "dtype": "bfloat16"},
+            "reference": {"uri": "/models/reference", "dtype": "float32", "factory": "models:make"},
+            "teacher": {"uri": "/models/teacher", "dtype": "bfloat16", "factory": "models:make"},
         },
         "rewards": [
             {"name": "exact", "function": "rewards:exact", "weight": 1, "timeoutSeconds": 60},
@@ -129,12 +129,15 @@ def bases() -> tuple[Json, Json]:
         "gae": {"gamma": 1, "lambda": 0.95, "whiten": True},
         "critic": {"optimizer": spec["algorithm"]["optimizer"], "valueClip": 0.2},
     }
+    lora = {"rank": 8, "alpha": 16, "targets": ["q_proj"]}
     spec["models"] |= {
-        "critic": {"uri": "/models/critic", "lora": {"rank": 8, "alpha": 16}},
+        "critic": {"uri": "/models/critic", "dtype": "bfloat16", "factory": "models:make", "lora": lora},
+        "reward": {"uri": "/models/reward", "dtype": "bfloat16", "factory": "models:make"},
     }
-    spec["models"]["reward"] = {"uri": "/models/reward", "dtype": "bfloat16"}
     endpoint = {"url": "https://judge.example.com:8443/v1", "retries": 2, "tokenEnv": "TOKEN", "maxBatchSamples": 64}
-    spec["rewards"] = [{"http": endpoint, "timeoutSeconds": 5}, {"model": "reward", "weight": 0.5}]
+    scored = {"name": "judge", "http": endpoint, "timeoutSeconds": 5, "weight": 0.5}
+    spec["rewards"] = [scored, {"model": "reward"}]
+    spec["evaluation"]["rewards"] = [scored, {"model": "reward"}]
     spec["runtime"]["code"] = {"path": "/opt/code"}
     return copy.deepcopy(BASE), other
 

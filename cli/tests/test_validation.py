@@ -450,7 +450,7 @@ def bounds(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
 
 
 SAID = {
-    "type": r"expected (an integer|a number|true or false|text|a list|an object|[A-Z]|float32)",
+    "type": r"expected (an integer|a number|true or false|text|a list|an object|[A-Z]|float32|reward)",
     "enum": r"expected [A-Za-z]",
     "pattern": "that matches",
     "minimum": "expected (at least|more than) ",

@@ -8,7 +8,7 @@ from rlhf_api.algorithm import Algorithm
 from rlhf_api.checkpoints import Checkpoint
 from rlhf_api.models import Models
 from rlhf_api.prompts import Evaluation, Prompts
-from rlhf_api.rewards import MAX_REWARDS, RewardFunction
+from rlhf_api.rewards import Rewards
 from rlhf_api.roles import Buffer, Head, Makers, Trainers, WeightSync
 from rlhf_api.rollout import Rollout
 from rlhf_api.runtime import Runtime
@@ -46,6 +46,35 @@ _GROUPS_COMPARE = (
     "must be at least 2 for GRPO, which compares a prompt's samples with one another",
     ".rollout.samplesPerPrompt",
 )
+_CRITIC_IS_USED = (
+    "!has(self.models.critic) || self.algorithm.type == 'PPO'",
+    "nothing uses it: only PPO has a critic",
+    ".models.critic",
+)
+_REFERENCE_IS_USED = (
+    "!has(self.models.reference) || has(self.algorithm.kl)",
+    "nothing uses it: only algorithm.kl compares with a reference",
+    ".models.reference",
+)
+_TEACHER_AND_DISTILLATION = (
+    "has(self.models.teacher) == has(self.algorithm.distillation)",
+    "must be set if and only if algorithm.distillation is: one is nothing without the other",
+    ".models.teacher",
+)
+_REWARDED_BY_THE_MODEL = (
+    "(self.rewards.exists(r, has(r.model)) || has(self.evaluation) && has(self.evaluation.rewards) && "
+    "self.evaluation.rewards.exists(r, has(r.model)))"
+)
+_MODEL_THAT_REWARDS = (
+    f"!{_REWARDED_BY_THE_MODEL} || has(self.models.reward)",
+    "a reward with `model: reward` needs models.reward",
+    ".models.reward",
+)
+_REWARD_OF_THE_MODEL = (
+    f"!has(self.models.reward) || {_REWARDED_BY_THE_MODEL}",
+    "nothing uses models.reward: rewards needs an item with `model: reward`",
+    ".models.reward",
+)
 _IMMUTABLE = ("self == oldSelf", "spec is immutable after creation; delete the job and create it again")
 _NAME_LENGTH = (
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
@@ -64,7 +93,16 @@ class RLHFJobSpec(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=cel(
-            _IMMUTABLE, _GROUPS_DIVIDE, _GROUPS_COMPARE, _BUFFER_HOLDS_AN_EPISODE, _BATCH_HOLDS_A_GROUP
+            _IMMUTABLE,
+            _GROUPS_DIVIDE,
+            _GROUPS_COMPARE,
+            _BUFFER_HOLDS_AN_EPISODE,
+            _BATCH_HOLDS_A_GROUP,
+            _CRITIC_IS_USED,
+            _REFERENCE_IS_USED,
+            _TEACHER_AND_DISTILLATION,
+            _MODEL_THAT_REWARDS,
+            _REWARD_OF_THE_MODEL,
         )
     )
 
@@ -83,8 +121,8 @@ class RLHFJobSpec(ApiModel):
     """The algorithm and its parameters. Required."""
     models: Models
     """The models. Required."""
-    rewards: Annotated[list[RewardFunction], Field(min_length=1, max_length=MAX_REWARDS)]
-    """Reward functions; a sample's reward is their weighted sum. Required. 1 to 16 items."""
+    rewards: Rewards
+    """What completions are worth: a sample's reward is the weighted sum. Required. 1 to 16 items."""
     prompts: Prompts
     """Training prompts. Required."""
     evaluation: Evaluation | None = None

@@ -29,10 +29,10 @@ class Lora(ApiModel):
     alpha: Annotated[float, Field(gt=0, le=65_536)]
     """An adapter is scaled by alpha / rank. Required. Range above 0 to 65,536."""
     targets: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)
-    ] = ["AllLinear"]
+        list[Annotated[str, Field(min_length=1, max_length=256)]] | None, Field(min_length=1, max_length=64)
+    ] = None
     """Names of the linear layers that get an adapter, as the end of their path in the model (`q_proj`,
-    `layers.0.mlp.up_proj`), or `AllLinear` for all but the head. Default AllLinear, 1 to 64 names."""
+    `layers.0.mlp.up_proj`). Default none: all linear layers but the head. 1 to 64 names."""
 
 
 class TrainedModel(Model):
@@ -48,10 +48,10 @@ class Models(ApiModel):
     actor: TrainedModel
     """The policy that is trained. Required."""
     reference: Model | None = None
-    """The policy that the KL divergence is measured to. Default: the actor's starting weights."""
+    """The policy that the KL divergence is measured to. Default none: the actor's starting weights."""
     critic: TrainedModel | None = None
     """The value model, a sequence-classification model of one label; one without a head gets a head of zeros.
-    Default: the reward model's body and head if there is one, else the actor's body with a head of zeros."""
+    Default none: the reward model's body and head if there is one, else the actor's body with a head of zeros."""
     reward: Model | None = None
     """A sequence-classification model of one label that scores completions. Default none."""
     teacher: Model | None = None

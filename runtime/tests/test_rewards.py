@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlhf_api.rewards import RewardFunction
+from rlhf_api.rewards import Reward
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.rewards.runner import RewardRunner
 
@@ -115,9 +115,9 @@ def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "code"), os.environ.get("PYTHONPATH", "")]))
 
 
-def function(name: str, timeout: int = 30, weight: float = 1.0) -> RewardFunction:
-    path = name if ":" in name else f"user_rewards:{name}"
-    return RewardFunction(function=path, timeout_seconds=timeout, weight=weight)
+def function(path: str, timeout: int = 30, weight: float = 1.0, name: str | None = None) -> Reward:
+    path = path if ":" in path else f"user_rewards:{path}"
+    return Reward(name=name, function=path, timeout_seconds=timeout, weight=weight)
 
 
 def alive(pid: int) -> bool:
@@ -165,7 +165,7 @@ def test_a_batch_of_any_size_goes_through() -> None:
 
 
 def test_a_process_serves_many_batches_and_its_own_function_only() -> None:
-    with RewardRunner([function("counts"), function("user_rewards:counts", weight=0.0)]) as rewards:
+    with RewardRunner([function("counts"), function("user_rewards:counts", weight=0.0, name="again")]) as rewards:
         first = rewards.score(["", ""], ["", ""], {})
         second = rewards.score(["", ""], ["", ""], {})
     assert (first.total[0], second.total[0]) == (1.0, 2.0)

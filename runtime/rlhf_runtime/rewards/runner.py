@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.conditions import REWARD_FUNCTION_FAILED, REWARD_FUNCTION_INVALID, REWARD_FUNCTION_TIMEOUT
-from rlhf_api.rewards import RewardFunction
+from rlhf_api.rewards import Reward
 
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
@@ -50,7 +50,7 @@ class RewardRunner:
     All methods raise RunFailure: RewardFunctionInvalid (permanent), RewardFunctionFailed, RewardFunctionTimeout.
     """
 
-    def __init__(self, functions: Sequence[RewardFunction], import_seconds: float = IMPORT_SECONDS) -> None:
+    def __init__(self, functions: Sequence[Reward], import_seconds: float = IMPORT_SECONDS) -> None:
         self._functions = [_FunctionProcess(function, import_seconds) for function in functions]
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class RewardRunner:
         weights = [function.function.weight for function in self._functions]
         return RewardScores(
             total=[_weighted(weights, values) for values in zip(*rewards, strict=True)],
-            each={f.function.function: list(values) for f, values in zip(self._functions, rewards, strict=True)},
+            each={f.function.title: list(values) for f, values in zip(self._functions, rewards, strict=True)},
         )
 
     def _start(self) -> None:
@@ -123,7 +123,7 @@ def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
 class _FunctionProcess:
     """One function's process: not there, or started and ready, or busy with one batch."""
 
-    def __init__(self, function: RewardFunction, import_seconds: float) -> None:
+    def __init__(self, function: Reward, import_seconds: float) -> None:
         self.function = function
         self._import_seconds = import_seconds
         self._process: Tethered | None = None
@@ -139,7 +139,13 @@ class _FunctionProcess:
         with theirs:
             self._connection = ours
             self._process = Tethered(
-                [*PYTHON, "-m", "rlhf_runtime.rewards.function_process", str(theirs.fileno()), self.function.function],
+                [
+                    *PYTHON,
+                    "-m",
+                    "rlhf_runtime.rewards.function_process",
+                    str(theirs.fileno()),
+                    str(self.function.function),
+                ],
                 pass_fds=[theirs.fileno()],
                 stdout=_STDERR,
             )
@@ -166,7 +172,7 @@ class _FunctionProcess:
     def ask(self, request: dict[str, Any]) -> None:
         """Give it a batch; its time runs from here."""
         assert self._connection is not None
-        self._deadline = time.monotonic() + self.function.timeout_seconds
+        self._deadline = time.monotonic() + self.function.seconds
         try:
             wire.send(self._connection, request, self._deadline)
         except TimeoutError as error:
@@ -205,23 +211,23 @@ class _FunctionProcess:
         if message["kind"] == "raised":
             raise RunFailure(
                 REWARD_FUNCTION_FAILED,
-                f"{self.function.function} raised {message['message']}",
+                f"{self.function.title} raised {message['message']}",
                 permanent=False,
                 tail=message["traceback"],
             )
         return message
 
     def _invalid(self, message: str, tail: str = "") -> RunFailure:
-        return RunFailure(REWARD_FUNCTION_INVALID, f"{self.function.function}: {message}", permanent=True, tail=tail)
+        return RunFailure(REWARD_FUNCTION_INVALID, f"{self.function.title}: {message}", permanent=True, tail=tail)
 
     def _overdue(self, what: str | None = None) -> RunFailure:
-        what = what or f"a batch took longer than timeoutSeconds ({self.function.timeout_seconds} s)"
+        what = what or f"a batch took longer than timeoutSeconds ({self.function.seconds} s)"
         return RunFailure(
-            REWARD_FUNCTION_TIMEOUT, f"{self.function.function}: {what}; its process was ended", permanent=False
+            REWARD_FUNCTION_TIMEOUT, f"{self.function.title}: {what}; its process was ended", permanent=False
         )
 
     def _died(self) -> RunFailure:
         assert self._process is not None
         status = self._process.wait(_EXIT_SECONDS)
         how = "closed its connection" if status is None else f"ended with {describe_exit(status)}"
-        return RunFailure(REWARD_FUNCTION_FAILED, f"{self.function.function}: its process {how}", permanent=False)
+        return RunFailure(REWARD_FUNCTION_FAILED, f"{self.function.title}: its process {how}", permanent=False)
