@@ -79,17 +79,23 @@ def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder])
 
 
 def _check_ids(found: RoleModel, folder: ModelFolder, tokenizer: Any) -> list[str]:
-    """Notes; RunFailure ModelInvalid if the role's model means something else by the actor's token ids."""
+    """Notes; RunFailure ModelInvalid if the role's model means something else by the actor's token ids.
+
+    A reward model may: it gets the text then, see `models/reward_scorer.py`.
+    """
+    described = has_tokenizer(folder.path)
+    differs = difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field)) if described else None
+    if found.role == "reward" and differs is not None:
+        return [f"{found.field}: samples are read anew with the reward model's own tokenizer: {differs}"]
     if folder.vocabulary is not None and folder.vocabulary < len(tokenizer):
         raise invalid(
             f"{found.field}.uri: the {found.role} model in {folder.path} reads the actor's token ids, which go up to "
             f"{len(tokenizer) - 1}, but its embedding has {folder.vocabulary} rows (vocab_size in config.json)"
         )
-    if not has_tokenizer(folder.path):
+    if not described:
         return [
             f"{found.field}: {folder.path} has no tokenizer: the {found.role} model is taken to have the actor's tokens"
         ]
-    differs = difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field))
     if differs is not None:
         from_default = found.field != f"models.{found.role}"
         hint = f"; set models.{found.role}, which is read from {found.field} by default" if from_default else ""

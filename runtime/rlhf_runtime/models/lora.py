@@ -6,7 +6,7 @@ starts as it was. Makers never see adapters: what is published is the merged wei
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_runtime.models.pretrained import invalid
 
-ALL_LINEAR = "AllLinear"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 #: The heads are trained whole, or not at all: an adapter on a tied head would change the embedding.
@@ -56,11 +55,14 @@ def attach_adapters(module: nn.Module, lora: Lora, field: str, *, head: str | No
         module.get_submodule(head).requires_grad_(True)
 
 
-def target_modules(module: nn.Module, targets: list[str], field: str) -> list[str]:
-    """The layer names that peft is to look for. Raises RunFailure for a target that no candidate's path ends with."""
+def target_modules(module: nn.Module, targets: Sequence[str] | None, field: str) -> list[str]:
+    """The layer names that peft is to look for; all without `targets`.
+
+    Raises RunFailure ModelInvalid (permanent) for a target that no candidate's path ends with.
+    """
     paths = lora_candidates(module)
     last = sorted({path.rpartition(".")[2] for path in paths})
-    if ALL_LINEAR in targets:
+    if targets is None:
         return last
     for target in targets:
         if not any(path == target or path.endswith(f".{target}") for path in paths):
