@@ -105,7 +105,9 @@ def _plots(record: RunRecord) -> str:
             [line("reward", 0, "reward"), Series(name="score (held out)", points=record.scores(), style=1)],
         ),
         *_each_reward(episodes),
+        *_distances(episodes),
         line_chart("KL, sampling ‖ trained policy", "nats per token", [line("KL", 2, "kl")], from_zero=True),
+        *_critic(episodes),
         line_chart(
             "Staleness",
             "policy versions",
@@ -142,7 +144,37 @@ def _each_reward(episodes: Sequence[EpisodeReport]) -> list[str]:
     ]
 
 
-#: Columns of the episode table: heading, attribute, digits after the point.
+def _distances(episodes: Sequence[EpisodeReport]) -> list[str]:
+    """How far the policy is from the reference, and from the teacher, for a job that has one."""
+    return [
+        line_chart(title, "nats per token", [Series(name="", points=points, style=style)], from_zero=True)
+        for title, attribute, style in (
+            ("KL, trained policy ‖ reference", "reference_kl", 3),
+            ("KL, trained policy ‖ teacher", "teacher_kl", 4),
+        )
+        if (points := _points(episodes, attribute))
+    ]
+
+
+def _critic(episodes: Sequence[EpisodeReport]) -> list[str]:
+    """PPO's critic: what it gets wrong, and what it explains."""
+    return [
+        line_chart(title, unit, [Series(name="", points=points, style=1)])
+        for title, unit, attribute in (
+            ("Critic's loss", "squared reward units", "value_loss"),
+            ("Critic: explained variance", "share of the returns' variance", "explained_variance"),
+        )
+        if (points := _points(episodes, attribute))
+    ]
+
+
+def _points(episodes: Sequence[EpisodeReport], attribute: str) -> list[tuple[float, float]]:
+    """Of the episodes that have it."""
+    values = ((e.episode, getattr(e, attribute)) for e in episodes)
+    return [(float(episode), float(value)) for episode, value in values if value is not None]
+
+
+#: Columns of the episode table: heading, attribute, digits after the point. What no episode has is left out.
 _COLUMNS = (
     ("episode", "episode", 0),
     ("attempt", "attempt", 0),
@@ -151,9 +183,14 @@ _COLUMNS = (
     ("± std", "reward_std", 3),
     ("score", "score", 3),
     ("KL, nats", "kl", 4),
+    ("KL to reference", "reference_kl", 4),
+    ("KL to teacher", "teacher_kl", 4),
     ("loss", "loss", 4),
+    ("critic's loss", "value_loss", 4),
+    ("explained", "explained_variance", 3),
     ("entropy", "entropy", 3),
     ("clipped", "clip_fraction", 3),
+    ("ESS", "effective_sample_size", 3),
     ("grad. norm", "gradient_norm", 3),
     ("staleness", "staleness_mean", 2),
     ("max", "staleness_max", 0),
@@ -174,19 +211,25 @@ def _table(episodes: Sequence[EpisodeReport]) -> str:
     # Counted from the end, so that the last episode is always there.
     rows = list(reversed(episodes[::-1][::step]))
     each = parts_of_the_reward(episodes)
-    headings = [*(heading for heading, _, _ in _COLUMNS), *each]
+    columns = [
+        (heading, name, digits)
+        for heading, name, digits in _COLUMNS
+        # A score is not in every job's first episodes, but its column says that there is none.
+        if name == "score" or any(getattr(e, name) is not None for e in episodes)
+    ]
+    headings = [*(heading for heading, _, _ in columns), *each]
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(e, each)) + "</tr>" for e in rows)
+    rendered = (
+        [_cell(getattr(e, name), digits) for _, name, digits in columns]
+        + [_cell(e.rewards.get(name), 3) for name in each]
+        for e in rows
+    )
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>" for cells in rendered)
     summary = f"All {len(episodes)} episodes" if step == 1 else f"Every {step}th of {len(episodes)} episodes"
     return (
         f"<details{' open' if len(rows) <= 60 else ''}><summary>{summary}</summary>"
         f'<div class="scroll tall"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details>'
     )
-
-
-def _cells(e: EpisodeReport, each: Sequence[str]) -> Iterator[str]:
-    yield from (_cell(getattr(e, name), digits) for _, name, digits in _COLUMNS)
-    yield from (_cell(e.rewards.get(name), 3) for name in each)
 
 
 def _cell(value: float | int | None, digits: int) -> str:

@@ -101,6 +101,20 @@ def test_several_rewards_have_a_chart_and_a_column_each(
     assert one.tags.count("svg") == 6
 
 
+def test_a_ppo_run_shows_its_distance_to_the_reference_and_its_critic(
+    make_record: Callable[..., RunRecord], make_episode: Callable[..., EpisodeReport], tmp_path: Path
+) -> None:
+    values = {"referenceKl": 0.0625, "valueLoss": 0.1875, "explainedVariance": -0.25, "effectiveSampleSize": 0.875}
+    record = make_record(episodes=[make_episode(1), make_episode(2, **values)])
+    seen = _Page(html(record))
+    assert seen.tags.count("svg") == 9
+    for text in ("KL, trained policy ‖ reference", "Critic's loss", "0.0625", "0.1875", "-0.250", "0.875"):
+        assert text in seen.text
+    assert "KL to teacher" not in seen.text, "what no episode has is left out"
+    write_plot(record, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
 def test_the_page_asks_the_network_for_nothing(make_record: Callable[..., RunRecord]) -> None:
     page = html(make_record())
     seen = _Page(page)

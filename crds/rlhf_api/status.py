@@ -66,6 +66,17 @@ class EpisodeReport(ApiModel):
     """Share of tokens whose ratio was clipped."""
     gradient_norm: float
     """Mean gradient norm before clipping."""
+    effective_sample_size: float = 1.0
+    """Share of the tokens that as good as count, by their off-policy weights, or ratios where there are none: 1 when
+    all weigh the same."""
+    reference_kl: float | None = None
+    """KL(trained policy || reference) per token, nats, k3 estimate; absent without `algorithm.kl`."""
+    teacher_kl: float | None = None
+    """KL(trained policy || teacher) per token, nats, k3 estimate; absent without a teacher."""
+    value_loss: float | None = None
+    """Mean loss of the critic, squared reward units; absent without a critic."""
+    explained_variance: float | None = None
+    """Share of the returns' variance that the critic's values explain, at most 1; absent without a critic."""
     staleness_mean: float
     """Mean staleness of the samples, versions."""
     staleness_max: int
