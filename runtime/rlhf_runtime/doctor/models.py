@@ -17,9 +17,6 @@ from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.models.role_models import Role, RoleModel, role_folders, role_models
 from rlhf_runtime.models.tokenizer import has_tokenizer, read_tokenizer
 
-#: Roles that read the actor's token ids as they are.
-_READ_IDS: tuple[Role, ...] = ("reference", "critic", "teacher", "reward")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFindings:
@@ -42,12 +39,21 @@ def check_models(
 ) -> ModelFindings:
     """What needs the folders' content; `tokenizer` is the actor's. Raises RunFailure for the first that fails."""
     found = role_models(config)
-    for role, each in found.items():
-        check_context(each, folders[role], lengths)
     notes = [*_end_notes(folders["actor"], tokenizer)]
-    for role in _READ_IDS:
-        if role in found and found[role].model.uri != config.models.actor.uri:
-            notes += _check_ids(found[role], folders[role], tokenizer)
+    for role, each in found.items():
+        reads_anew = False
+        if each.model.uri != config.models.actor.uri:
+            others = _own_tokens(each, folders[role], tokenizer)
+            # A reward model of other tokens gets the text: see models/reward_scorer.py.
+            reads_anew = role == "reward" and others is not None
+            notes += [
+                f"{each.field}: samples are read anew with the reward model's own tokenizer: {others}"
+            ] * reads_anew
+            if not reads_anew:
+                notes += _check_ids(each, folders[role], tokenizer, others)
+        # How long a text is in other tokens is known when it is there.
+        if not reads_anew:
+            check_context(each, folders[role], lengths)
     sizes = _sizes(found, folders)
     notes += [f"{found[role].field}: built by its factory: its memory is not counted" for role in found.keys() - sizes]
     return ModelFindings(needs=(maker_need(config, found, sizes), trainer_need(sizes)), notes=tuple(notes))
@@ -78,30 +84,34 @@ def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder])
     return {role: size for role, size in sizes.items() if size is not None}
 
 
-def _check_ids(found: RoleModel, folder: ModelFolder, tokenizer: Any) -> list[str]:
+def _own_tokens(found: RoleModel, folder: ModelFolder, tokenizer: Any) -> str | None:
+    """How the role's tokenizer differs from the actor's; None where it doesn't, or is not there."""
+    if not has_tokenizer(folder.path):
+        return None
+    return difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field))
+
+
+def _check_ids(found: RoleModel, folder: ModelFolder, tokenizer: Any, others: str | None) -> list[str]:
     """Notes; RunFailure ModelInvalid if the role's model means something else by the actor's token ids.
 
-    A reward model may: it gets the text then, see `models/reward_scorer.py`.
+    `others` says how its own tokens differ.
     """
-    described = has_tokenizer(folder.path)
-    differs = difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field)) if described else None
-    if found.role == "reward" and differs is not None:
-        return [f"{found.field}: samples are read anew with the reward model's own tokenizer: {differs}"]
     if folder.vocabulary is not None and folder.vocabulary < len(tokenizer):
         raise invalid(
             f"{found.field}.uri: the {found.role} model in {folder.path} reads the actor's token ids, which go up to "
             f"{len(tokenizer) - 1}, but its embedding has {folder.vocabulary} rows (vocab_size in config.json)"
         )
-    if not described:
+    if not has_tokenizer(folder.path):
         return [
             f"{found.field}: {folder.path} has no tokenizer: the {found.role} model is taken to have the actor's tokens"
         ]
-    if differs is not None:
+    differs = difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field))
+    if others is not None:
         from_default = found.field != f"models.{found.role}"
         hint = f"; set models.{found.role}, which is read from {found.field} by default" if from_default else ""
         raise invalid(
             f"{found.field}.uri: the {found.role} model in {folder.path} reads the actor's token ids, but has another "
-            f"tokenizer: {differs}{hint}"
+            f"tokenizer: {others}{hint}"
         )
     return []
 
