@@ -41,19 +41,10 @@ def check_models(
     found = role_models(config)
     notes = [*_end_notes(folders["actor"], tokenizer)]
     for role, each in found.items():
-        reads_anew = False
-        if each.model.uri != config.models.actor.uri:
-            others = _own_tokens(each, folders[role], tokenizer)
-            # A reward model of other tokens gets the text: see models/reward_scorer.py.
-            reads_anew = role == "reward" and others is not None
-            notes += [
-                f"{each.field}: samples are read anew with the reward model's own tokenizer: {others}"
-            ] * reads_anew
-            if not reads_anew:
-                notes += _check_ids(each, folders[role], tokenizer, others)
-        # How long a text is in other tokens is known when it is there.
-        if not reads_anew:
+        if each.model.uri == config.models.actor.uri:
             check_context(each, folders[role], lengths)
+        else:
+            notes += _check_beside(each, folders[role], tokenizer, lengths)
     sizes = _sizes(found, folders)
     notes += [f"{found[role].field}: built by its factory: its memory is not counted" for role in found.keys() - sizes]
     return ModelFindings(needs=(maker_need(config, found, sizes), trainer_need(sizes)), notes=tuple(notes))
@@ -84,6 +75,16 @@ def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder])
     return {role: size for role, size in sizes.items() if size is not None}
 
 
+def _check_beside(found: RoleModel, folder: ModelFolder, tokenizer: Any, lengths: Lengths) -> list[str]:
+    """Notes of a model with a folder of its own."""
+    others = _own_tokens(found, folder, tokenizer)
+    if found.role == "reward" and others is not None:
+        # It gets the text, whose length in its own tokens is known when it is there: see models/reward_scorer.py.
+        return [f"{found.field}: samples are read anew with the reward model's own tokenizer: {others}"]
+    check_context(found, folder, lengths)
+    return _check_ids(found, folder, tokenizer, others)
+
+
 def _own_tokens(found: RoleModel, folder: ModelFolder, tokenizer: Any) -> str | None:
     """How the role's tokenizer differs from the actor's; None where it doesn't, or is not there."""
     if not has_tokenizer(folder.path):
@@ -105,7 +106,6 @@ def _check_ids(found: RoleModel, folder: ModelFolder, tokenizer: Any, others: st
         return [
             f"{found.field}: {folder.path} has no tokenizer: the {found.role} model is taken to have the actor's tokens"
         ]
-    differs = difference(tokenizer, read_tokenizer(found.model.uri, folder, found.field))
     if others is not None:
         from_default = found.field != f"models.{found.role}"
         hint = f"; set models.{found.role}, which is read from {found.field} by default" if from_default else ""
