@@ -48,9 +48,8 @@ def write_model(folder: Path, family: str = "llama", *, head: str = "lm", seed: 
 
     kind = {"lm": AutoModelForCausalLM, "score": AutoModelForSequenceClassification}[head]
     torch.manual_seed(seed)
-    kind.from_config(tiny_config(family, **({"num_labels": 1} if head == "score" else {}), **changes)).save_pretrained(
-        folder
-    )
+    labels = {"num_labels": 1} if head == "score" else {}
+    kind.from_config(tiny_config(family, **{**labels, **changes})).save_pretrained(folder)
     write_tokenizer(folder)
     return folder
 

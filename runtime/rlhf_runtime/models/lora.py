@@ -41,7 +41,6 @@ def attach_adapters(module: nn.Module, lora: Lora, field: str, *, head: str | No
         target_modules=targets,
         lora_dropout=0.0,
         fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in module.modules()),
-        modules_to_save=[head] if head else None,
         task_type="SEQ_CLS" if head else "CAUSAL_LM",
     )
     module.requires_grad_(False)
@@ -110,14 +109,13 @@ def merged_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str
 
 def save_adapter(module: nn.Module, weights: Mapping[str, Tensor], base: str, folder: Path) -> None:
     """Write the adapters (and the head trained beside them) as peft does; `base` is the folder of the model below."""
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     config: Any = copy.copy(module.peft_config["default"])  # type: ignore[index]
     config.base_model_name_or_path = base
     config.inference_mode = True
-    kept = {
-        _PREFIX + name.replace(".default.", "."): tensor.contiguous().cpu()
-        for name, tensor in weights.items()
-        if ".lora_" in name or any(name.startswith(f"{head}.") for head in config.modules_to_save or ())
-    }
+    # Not before: peft would wrap the head, and give its weights other names.
+    config.modules_to_save = sorted({name.rpartition(".")[0] for name in trained if ".lora_" not in name}) or None
+    kept = {_saved_name(name): weights[name].contiguous().cpu() for name in trained}
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(folder))
     save_file(kept, str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
@@ -126,14 +124,14 @@ def save_adapter(module: nn.Module, weights: Mapping[str, Tensor], base: str, fo
 def load_adapter(module: nn.Module, folder: Path, field: str) -> None:
     """Copy what `save_adapter` wrote into the adapters of `module`: all of them, or RunFailure ModelInvalid."""
     saved = load_file(str(folder / ADAPTER_WEIGHTS))
-    own = {
-        _PREFIX + name.replace(".default.", "."): parameter
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
-    }
+    own = {_saved_name(name): parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     wrong = sorted(set(saved) ^ set(own)) or [name for name in own if own[name].shape != saved[name].shape]
     if wrong:
         raise invalid(f"{field}.lora: the adapter in {folder} does not fit this model and spec, by {wrong[0]}")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(saved[name])
+
+
+def _saved_name(name: str) -> str:
+    return _PREFIX + name.replace(".default.", ".")

@@ -25,11 +25,22 @@ def load_pretrained(
     try:
         config = without_dropout(AutoConfig.from_pretrained(str(folder), local_files_only=True, **config_changes))
         model, found = auto_class.from_pretrained(
-            str(folder), config=config, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+            str(folder),
+            config=config,
+            dtype=getattr(torch, dtype),
+            local_files_only=True,
+            output_loading_info=True,
+            # Told below, by name and shapes: transformers says it in a table of its log only.
+            ignore_mismatched_sizes=True,
         )
     except Exception as error:
         # transformers says what is wrong with a folder by many kinds of exception.
         raise invalid(f"{field}.uri: {folder} cannot be loaded: {_first_line(error)}") from error
+    for name, stored, expected in sorted(found["mismatched_keys"]):
+        raise invalid(
+            f"{field}.uri: {name} in {folder} has shape {list(stored)}, expected {list(expected)} by its config.json"
+            f"{' with ' + str(config_changes) if config_changes else ''}"
+        )
     missing = sorted(set(found["missing_keys"]) - set(fresh))
     if missing:
         shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
