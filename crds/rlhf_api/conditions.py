@@ -54,6 +54,11 @@ REWARD_FUNCTION_INVALID: Final = (
 )
 REWARD_FUNCTION_FAILED: Final = "RewardFunctionFailed"  # it raised
 REWARD_FUNCTION_TIMEOUT: Final = "RewardFunctionTimeout"  # it took longer than timeoutSeconds and was ended
+REWARD_ENDPOINT_INVALID: Final = (
+    "RewardEndpointInvalid"  # permanent: it refuses the request, or answers what is no list of rewards
+)
+REWARD_ENDPOINT_FAILED: Final = "RewardEndpointFailed"  # no connection, no answer in time, 429 or 5xx, each try again
+REWARD_INVALID: Final = "RewardInvalid"  # permanent: no reward applies to a completion, or their sum is not finite
 STORAGE_READ_ONLY: Final = "StorageReadOnly"  # permanent
 STORAGE_FAILED: Final = "StorageFailed"  # it cannot be written or read for another reason: full, input/output error
 STORAGE_NOT_SHARED: Final = "StorageNotShared"  # permanent: a pod does not see what another wrote

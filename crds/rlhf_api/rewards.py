@@ -68,9 +68,14 @@ class Reward(ApiModel):
     none: 60 for a function and for each try; refused for a model. Range 1 to 86,400."""
 
     @property
+    def subject(self) -> str:
+        """What it is: a function's path, a URL, or `models.reward`."""
+        return self.function or (self.http.url if self.http else MODEL_REWARD)
+
+    @property
     def title(self) -> str:
         """Its name in reports: its own, or what it is."""
-        return self.name or self.function or (self.http.url if self.http else MODEL_REWARD)
+        return self.name or self.subject
 
     @property
     def seconds(self) -> int:

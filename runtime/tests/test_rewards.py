@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rlhf_api.rewards import Reward
 from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.rewards.batch import Tokens
 from rlhf_runtime.rewards.runner import RewardRunner
 
 USER_CODE = """
@@ -55,8 +56,38 @@ def huge(prompts, completions, **columns):
 def text(prompts, completions, **columns):
     return [1.0, "good"]
 
-def none_inside(prompts, completions, **columns):
-    return [None, 1.0]
+def applies_to(prompts, completions, only, **columns):
+    return [len(completion) if wanted else None for completion, wanted in zip(completions, only)]
+
+async def waits(prompts, completions, **columns):
+    import asyncio
+    async def one(completion):
+        await asyncio.sleep(0.05)
+        return float(completion)
+    return await asyncio.gather(*map(one, completions))
+
+class Client:
+    # As an HTTP client: it belongs to the loop that it was made in.
+    loop = None
+
+async def keeps_a_client(prompts, completions, **columns):
+    import asyncio
+    Client.loop = Client.loop or asyncio.get_running_loop()
+    return [1.0 if Client.loop is asyncio.get_running_loop() else 0.0] * len(completions)
+
+async def raises_late(prompts, completions, **columns):
+    raise ValueError("no answer for " + completions[0])
+
+async def never_ends(prompts, completions, **columns):
+    import asyncio
+    await asyncio.Event().wait()
+
+def token_counts(prompts, completions, completion_ids, **columns):
+    assert not columns
+    return [len(ids) for ids in completion_ids]
+
+def last_words(prompts, completions, **columns):
+    return [len(prompt) + len(completion[-1]["content"]) for prompt, completion in zip(prompts, completions)]
 
 def returns_none(prompts, completions, **columns):
     pass
@@ -115,6 +146,9 @@ def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "code"), os.environ.get("PYTHONPATH", "")]))
 
 
+TOKENS = Tokens([[1], [1, 2]], [[3, 4, 5], [6]])
+
+
 def function(path: str, timeout: int = 30, weight: float = 1.0, name: str | None = None) -> Reward:
     path = path if ":" in path else f"user_rewards:{path}"
     return Reward(name=name, function=path, timeout_seconds=timeout, weight=weight)
@@ -150,11 +184,47 @@ def test_rewards_are_weighted_and_summed_and_each_is_kept() -> None:
                      id="columns arrive as they are"),
         pytest.param("numpy_array", {}, [0.5, 0.5], id="an array of float32"),
         pytest.param("prints", {}, [1.0, 1.0], id="what it prints does not disturb"),
+        pytest.param("token_counts", {}, [3.0, 1.0], id="token ids, if it has a parameter for them"),
     ],
 )  # fmt: skip
 def test_what_a_function_may_do(name: str, columns: dict[str, list[Any]], expected: list[float]) -> None:
     with RewardRunner([function(name)]) as rewards:
-        assert rewards.score(["p", "q"], ["a", "b"], columns).total == expected
+        rewards.check_importable(list(columns))
+        assert rewards.score(["p", "q"], ["a", "b"], columns, TOKENS).total == expected
+
+
+def test_an_async_function_is_awaited_in_one_loop_for_all_its_batches() -> None:
+    with RewardRunner([function("waits"), function("keeps_a_client", weight=0.5)]) as rewards:
+        for _ in range(2):
+            scores = rewards.score(["p"] * 3, ["1", "2", "3"], {})
+            assert scores.total == [1.5, 2.5, 3.5]
+
+
+def test_messages_arrive_as_messages() -> None:
+    prompts = [[{"role": "user", "content": "q"}], [{"role": "system", "content": ""}, {"role": "user", "content": ""}]]
+    completions = [[{"role": "assistant", "content": text}] for text in ("abc", "")]
+    with RewardRunner([function("last_words")]) as rewards:
+        assert rewards.score(prompts, completions, {}).total == [4.0, 2.0]
+
+
+def test_a_reward_that_does_not_apply_is_left_out_of_the_sum() -> None:
+    rewards = [function("length", weight=0.5), function("applies_to", weight=2.0, name="some")]
+    with RewardRunner(rewards) as runner:
+        scores = runner.score(["p", "q"], ["ab", "c"], {"only": [True, False]})
+    assert scores.each == {"user_rewards:length": [2.0, 1.0], "some": [2.0, None]}
+    assert scores.total == [0.5 * 2 + 2.0 * 2, 0.5 * 1]
+    assert scores.of(slice(1, 2)).each == {"user_rewards:length": [1.0], "some": [None]}
+
+
+def test_a_completion_that_no_reward_applies_to_is_named() -> None:
+    rewards = [function("applies_to"), function("applies_to", name="again")]
+    with RewardRunner(rewards, field="evaluation.rewards") as runner, pytest.raises(RunFailure) as error:
+        runner.score(["p", "what is it?"], ["ab", "c"], {"only": [True, False]})
+    assert (error.value.reason, error.value.permanent) == ("RewardInvalid", True)
+    assert error.value.message == (
+        "evaluation.rewards: none of user_rewards:applies_to, again gives a number for completion 1 of the batch, "
+        "whose prompt is 'what is it?'; expected one at least"
+    )
 
 
 def test_a_batch_of_any_size_goes_through() -> None:
@@ -180,10 +250,10 @@ def test_a_process_serves_many_batches_and_its_own_function_only() -> None:
         pytest.param("infinite", "RewardFunctionInvalid", ["item 0 is -inf"], id="infinite"),
         pytest.param("too_large", "RewardFunctionInvalid", ["item 1 is inf"], id="an integer beyond floats"),
         pytest.param("text", "RewardFunctionInvalid", ["item 1 is of type str ('good')"], id="text inside"),
-        pytest.param("none_inside", "RewardFunctionInvalid", ["item 0 is of type NoneType"], id="None inside"),
         pytest.param("returns_none", "RewardFunctionInvalid", ["NoneType, expected a list of 2 numbers"], id="None"),
         pytest.param("returns_text", "RewardFunctionInvalid", ["of type str, expected a list of 2 numbers"], id="text"),
         pytest.param("raises", "RewardFunctionFailed", ["raised ValueError: no answer for a"], id="an exception"),
+        pytest.param("raises_late", "RewardFunctionFailed", ["raised ValueError: no answer for a"], id="async raises"),
         pytest.param("exits", "RewardFunctionFailed", ["raised SystemExit: 3"], id="sys.exit"),
         pytest.param("dies", "RewardFunctionFailed", ["its process ended with exit code 7"], id="its process ends"),
         pytest.param("is_killed", "RewardFunctionFailed", ["its process ended with signal SIGKILL", "out-of-memory"],
@@ -197,7 +267,7 @@ def test_a_bad_batch_names_the_function_and_what_was_found(name: str, reason: st
                 rewards.score(["p", "q"], ["a", "b"], {})
             assert error.value.reason == reason
             assert error.value.permanent == (reason == "RewardFunctionInvalid")
-            for part in [*parts, f"user_rewards:{name}: " if name != "raises" and name != "exits" else name]:
+            for part in [*parts, f"rewards[1] (user_rewards:{name}): "]:
                 assert part in error.value.message
             assert "\n" not in error.value.message
     if name == "raises":
@@ -216,7 +286,7 @@ def test_after_a_failure_a_fresh_process_answers(tmp_path: Path) -> None:
 
 
 def test_a_hanging_function_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    with RewardRunner([function("hangs", timeout=2)]) as rewards:
+    with RewardRunner([function("hangs", timeout=2), function("never_ends")]) as rewards:
         rewards.check_importable()
         began = time.monotonic()
         with pytest.raises(RunFailure, match=r"a batch took longer than timeoutSeconds \(2 s\)") as error:
@@ -270,6 +340,8 @@ def test_leaving_ends_the_processes() -> None:
                      id="prompts without columns"),
         pytest.param("user_rewards:strict", ["answer"], ["does not accept answer: add **columns"],
                      id="a column that it does not take"),
+        pytest.param("user_rewards:length", ["completions"], ["the prompts have a column 'completions'"],
+                     id="a column named like what functions get"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_found_before_training(name: str, columns: list[str], parts: list[str]) -> None:
@@ -291,7 +363,7 @@ def test_good_functions_are_importable_and_the_check_may_be_repeated() -> None:
 def test_an_import_that_takes_too_long_is_ended() -> None:
     with (
         RewardRunner([function("slow_import:f")], import_seconds=2) as rewards,
-        pytest.raises(RunFailure, match="slow_import:f: importing it took longer than 2 s") as error,
+        pytest.raises(RunFailure, match=r"rewards\[0\] \(slow_import:f\): importing it took longer than 2 s") as error,
     ):
         rewards.check_importable()
     assert error.value.reason == "RewardFunctionTimeout"
@@ -300,4 +372,4 @@ def test_an_import_that_takes_too_long_is_ended() -> None:
 def test_a_sum_beyond_floats_is_invalid() -> None:
     with RewardRunner([function("huge", weight=1e6)]) as rewards, pytest.raises(RunFailure, match="is inf") as error:
         rewards.score(["p"], ["a"], {})
-    assert (error.value.reason, error.value.permanent) == ("RewardFunctionInvalid", True)
+    assert (error.value.reason, error.value.permanent) == ("RewardInvalid", True)

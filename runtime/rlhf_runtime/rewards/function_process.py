@@ -5,16 +5,16 @@ User code prints to standard error: standard output is not the protocol. Every a
 ``rewards``, ``invalid`` (the function cannot be used) or ``raised``; the last two have a message and a traceback.
 """
 
+import asyncio
 import importlib
 import inspect
-import math
-import numbers
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rlhf_runtime.rewards.answers import NotRewards, rewards_of, shortened
 from rlhf_runtime.rewards.wire import receive, send
 
 #: Frames of a traceback that are reported: the last ones are the function's own.
@@ -24,7 +24,7 @@ _MAX_TEXT = 4000
 
 
 class InvalidFunction(Exception):
-    """The function, or what it gave back, is not what the interface wants; ``trace`` shows why, if code raised."""
+    """The function is not what the interface wants; ``trace`` shows why, if code raised."""
 
     def __init__(self, message: str, trace: str = "") -> None:
         super().__init__(message)
@@ -41,12 +41,14 @@ def main() -> None:
     except InvalidFunction as error:
         send(connection, {"kind": "invalid", "message": str(error), "traceback": error.trace})
         return
-    while True:
-        try:
-            request = receive(connection)
-        except EOFError:
-            return
-        send(connection, answer(function, request))
+    # One loop for all batches: an HTTP client that a function keeps belongs to the loop that it was made in.
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                request = receive(connection)
+            except EOFError:
+                return
+            send(connection, answer(function, request, runner))
 
 
 def find(path: str) -> Callable[..., Any]:
@@ -91,56 +93,32 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def answer(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Call the function with one batch, and say what came of it."""
-    prompts, completions, columns = request["prompts"], request["completions"], request["columns"]
+def answer(function: Callable[..., Any], request: dict[str, Any], runner: asyncio.Runner) -> dict[str, Any]:
+    """Call the function with one batch, and say what came of it. One that is `async` is awaited in the runner."""
+    columns, given = request["columns"], {name: value for name, value in request.items() if name != "columns"}
     try:
-        result = function(prompts=prompts, completions=completions, **columns)
-        return {"kind": "rewards", "rewards": numbers_of(result, len(completions))}
-    except InvalidFunction as error:
-        return {"kind": "invalid", "message": str(error), "traceback": error.trace}
+        result = function(**given, **columns)
+        if inspect.isawaitable(result):
+            result = runner.run(_awaited(result))
+        return {"kind": "rewards", "rewards": rewards_of(result, len(request["completions"]))}
+    except NotRewards as error:
+        return {"kind": "invalid", "message": str(error), "traceback": ""}
     except BaseException as error:
         # User code may raise anything, SystemExit and KeyboardInterrupt among it.
         return {"kind": "raised", "message": _summary(error), "traceback": _frames(error)}
 
 
-def numbers_of(result: Any, expected: int) -> list[float]:
-    """The rewards of a batch. Raises InvalidFunction saying what was found, and where."""
-    if isinstance(result, (str, bytes, dict)) or not hasattr(result, "__iter__"):
-        raise InvalidFunction(f"its result is of type {type(result).__name__}, expected a list of {expected} numbers")
-    values = list(result)
-    if len(values) != expected:
-        raise InvalidFunction(f"it returned {len(values)} numbers for {expected} completions")
-    return [_number(value, index) for index, value in enumerate(values)]
-
-
-def _number(value: Any, index: int) -> float:
-    if not isinstance(value, numbers.Real):
-        raise InvalidFunction(f"item {index} is of type {type(value).__name__} ({_text(value)}), expected a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise InvalidFunction(f"item {index} is {number}, expected a finite number")
-    return number
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 def _summary(error: BaseException) -> str:
-    text = _text(error, str)
+    text = shortened(error, str)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _frames(error: BaseException) -> str:
     return "".join(traceback.format_exception(error, limit=-_FRAMES))[-_MAX_TEXT:]
-
-
-def _text(value: Any, form: Callable[[Any], str] = repr) -> str:
-    try:
-        text = form(value)
-    except Exception as error:
-        return f"<its text cannot be had: {type(error).__name__}>"
-    return text if len(text) <= 200 else text[:200] + "..."
 
 
 if __name__ == "__main__":
