@@ -6,7 +6,7 @@ its row to one that waits; when none waits, the batch gets narrower.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from rlhf_runtime.engines.rows import Rows
 from rlhf_runtime.engines.seating import Placement, Seating
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.rollout import Group, Rollout
+
+AsHeld = Callable[[nn.Module, Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 #: Prompt tokens in one forward pass, padding included: bounds its memory.
 PREFILL_TOKENS = 16_384
@@ -58,7 +60,7 @@ class TransformersEngine:
     `end_ids` are the tokens that end a completion. Draws depend on the sample's own keys alone, so what is sampled
     does not depend on what shares its batch (up to the rounding of the logits). Weights loaded between steps are
     used from the next token on, with the cached keys and values of earlier tokens kept; every token records the
-    version that drew it.
+    version that drew it. `as_held` turns weights that come into the form that the model holds them in (int8).
 
     Raises ValueError for a model with sliding-window or recurrent layers: rows of different lengths share a batch
     as full attention alone allows.
@@ -72,6 +74,7 @@ class TransformersEngine:
         version: int = 0,
         max_rows: int = 512,
         prefill_tokens: int = PREFILL_TOKENS,
+        as_held: AsHeld = lambda model, state: state,
     ) -> None:
         _refuse_other_attention(model)
         self._model = model
@@ -81,6 +84,7 @@ class TransformersEngine:
         self._version = version
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
+        self._as_held = as_held
         config: Any = model.config
         self._layers = int(config.get_text_config().num_hidden_layers)
         # A mask of all four dimensions is taken as it is; other attention code than sdpa's wants it in its own form.
@@ -95,7 +99,7 @@ class TransformersEngine:
         return self._version
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
-        load_weights(self._model, state)
+        load_weights(self._model, self._as_held(self._model, state))
         self._version = version
 
     @torch.inference_mode()
