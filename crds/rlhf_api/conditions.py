@@ -55,7 +55,7 @@ REWARD_FUNCTION_INVALID: Final = (
 REWARD_FUNCTION_FAILED: Final = "RewardFunctionFailed"  # it raised
 REWARD_FUNCTION_TIMEOUT: Final = "RewardFunctionTimeout"  # it took longer than timeoutSeconds and was ended
 REWARD_ENDPOINT_INVALID: Final = (
-    "RewardEndpointInvalid"  # permanent: it refuses the request, or answers what is no list of rewards
+    "RewardEndpointInvalid"  # it refuses, or answers what is no list of rewards; permanent if it never was right
 )
 REWARD_ENDPOINT_FAILED: Final = "RewardEndpointFailed"  # no connection, no answer in time, 429 or 5xx, each try again
 REWARD_INVALID: Final = "RewardInvalid"  # permanent: no reward applies to a completion, or their sum is not finite

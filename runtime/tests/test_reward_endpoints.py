@@ -245,6 +245,34 @@ def test_what_an_endpoint_refuses_or_answers_wrongly_is_said_and_not_tried_again
     assert len(judge.requests) == 1
 
 
+@pytest.mark.parametrize("script", [answer("renew", 401), answer("", 404), answer("<html>")])
+def test_what_worked_before_may_work_again(judge: Judge, script: Callable[[], web.Response]) -> None:
+    source = endpoint(judge.url)
+    scored(source)
+    judge.script = [script]
+    found = failure(source)
+    assert (found.reason, found.permanent) == ("RewardEndpointInvalid", False)
+    assert len(judge.requests) == 2, "the next attempt tries again, not this one"
+    assert scored(source) == [1.0, 3.0]
+
+
+def test_a_server_of_another_kind_is_said_in_one_line() -> None:
+    async def serve() -> RunFailure:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"SSH-2.0-OpenSSH_9.9\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(RunFailure) as error:
+                await endpoint(f"http://127.0.0.1:{port}/", retries=0).score(Batch(["p"], ["a"], {}))
+            return error.value
+
+    found = asyncio.run(serve())
+    assert found.reason == "RewardEndpointFailed"
+    assert "\n" not in found.message
+
+
 def test_what_cannot_be_sent_is_said(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     source = endpoint(judge.url)
     with pytest.raises(RunFailure, match="the batch cannot be sent as JSON: Out of range float"):

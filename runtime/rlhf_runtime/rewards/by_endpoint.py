@@ -1,7 +1,10 @@
 """A reward that an HTTP endpoint gives: POSTed prompts, completions and columns as JSON, it answers with rewards.
 
 What may heal (no connection, no answer in time, 429, 5xx) is tried again a bounded number of times, and then is an
-error that the next attempt may not meet. What the endpoint refuses, or answers wrongly, ends the job at once.
+error that the next attempt may not meet. What the endpoint refuses (401, 403, 404, 422, a redirect ...) or answers
+wrongly is not tried again. It ends the job at once as long as nothing was ever right: then URL, token or endpoint are
+not what they should be. Once there was a right answer it ends the attempt only, for what worked may work again: a token
+is renewed, a proxy has its backend back. The next attempt asks anew before it loads anything.
 """
 
 import asyncio
@@ -38,7 +41,7 @@ _SHOWN = 200
 
 
 class EndpointReward:
-    """Raises RunFailure: RewardEndpointInvalid (permanent), RewardEndpointFailed."""
+    """Raises RunFailure: RewardEndpointInvalid (permanent until there was a right answer), RewardEndpointFailed."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class EndpointReward:
         self._seconds = seconds
         self._environment = environment
         self._first_pause = first_pause
+        self._was_right = False
 
     def start(self) -> None: ...
 
@@ -106,7 +110,7 @@ class EndpointReward:
             except aiohttp.InvalidURL as error:
                 raise self._invalid(f"found a URL that cannot be used: {error}") from error
             except (aiohttp.ClientError, OSError) as error:
-                problem, after = f"no connection: {str(error) or type(error).__name__}", None
+                problem, after = f"no connection: {' '.join(str(error).split()) or type(error).__name__}", None
             log.warning("%s: %s (try %d of %d)", self._label, problem, number, tries)
             if number < tries:
                 await asyncio.sleep(pause(number, after, self._first_pause))
@@ -136,28 +140,33 @@ class EndpointReward:
             content = await _at_most(response.content, most + 1)
             if not 200 <= response.status < 300:
                 place = f" to {response.headers['Location']}" if "Location" in response.headers else ""
-                raise self._invalid(
+                raise self._wrong(
                     f"it answered {response.status} {response.reason or ''}{place}: {_shown(content)}; expected 200"
                 )
             if len(content) > most:
-                raise self._invalid(f"its answer is larger than {most} bytes, expected {expected} numbers")
-            return self._rewards(content, expected)
+                raise self._wrong(f"its answer is larger than {most} bytes, expected {expected} numbers")
+            rewards = self._rewards(content, expected)
+            self._was_right = True
+            return rewards
 
     def _rewards(self, content: bytes, expected: int) -> list[float | None]:
         wanted = 'expected {"rewards": [...]}'
         try:
             answer: Any = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise self._invalid(f"its answer is not JSON: found {_shown(content)}, {wanted}") from error
+            raise self._wrong(f"its answer is not JSON: found {_shown(content)}, {wanted}") from error
         if not isinstance(answer, dict) or "rewards" not in answer:
-            raise self._invalid(f"found {_shown(content)}, {wanted}")
+            raise self._wrong(f"found {_shown(content)}, {wanted}")
         try:
             return rewards_of(answer["rewards"], expected)
         except NotRewards as error:
-            raise self._invalid(str(error)) from error
+            raise self._wrong(str(error)) from error
 
     def _invalid(self, message: str) -> RunFailure:
         return RunFailure(REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=True)
+
+    def _wrong(self, message: str) -> RunFailure:
+        return RunFailure(REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=not self._was_right)
 
 
 class _Later(Exception):
