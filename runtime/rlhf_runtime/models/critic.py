@@ -1,6 +1,6 @@
 """The critic: a sequence-classification model whose head is applied at every position."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from transformers import AutoModelForSequenceClassification
 from rlhf_runtime.models.factory import from_factory
 from rlhf_runtime.models.lora import ADAPTER_CONFIG, attach_adapters, has_adapters, load_adapter, save_adapter
 from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.padding import TESTED, check_padding
 from rlhf_runtime.models.policy import save_plain
 from rlhf_runtime.models.policy_weights import model_weights, published_weights
-from rlhf_runtime.models.pretrained import load_pretrained, on_device
+from rlhf_runtime.models.pretrained import invalid, load_pretrained, on_device
 
 HEAD = "score"
 _INNER = "model."
@@ -36,6 +37,25 @@ class Critic(nn.Module):
         return values
 
 
+def load_scores(folder: Path, dtype: str, field: str, fresh: Collection[str] = ()) -> nn.Module:
+    """A sequence-classification model with one label, as `pretrained.load_pretrained` loads it, on the CPU.
+
+    Raises RunFailure ModelInvalid, also for a family that has no plain head upon a decoder.
+    """
+    inner: Any = load_pretrained(AutoModelForSequenceClassification, folder, dtype, field, fresh=fresh, num_labels=1)
+    family = inner.config.model_type
+    if not isinstance(getattr(inner, HEAD, None), nn.Linear):
+        raise invalid(
+            f"{field}.uri: {folder}: a {type(inner).__name__} has no linear layer {HEAD!r} upon its hidden states, "
+            f"expected a decoder such as {', '.join(TESTED)}"
+        )
+    if family not in TESTED:
+        body = getattr(inner, inner.base_model_prefix)
+        check_padding(inner, lambda inputs: body(**inputs, use_cache=False).last_hidden_state, f"{field}.uri", family)
+    loaded: nn.Module = inner
+    return loaded
+
+
 def load_critic(model: Model, folder: Path, dtype: str, *, role: str = "critic", lora: Lora | None = None) -> nn.Module:
     """The critic in `folder`, parameters in `dtype`; values are exactly 0 at first if the folder has no head.
 
@@ -43,13 +63,13 @@ def load_critic(model: Model, folder: Path, dtype: str, *, role: str = "critic",
     that `model` is. On a GPU where there is one. Raises RunFailure ModelInvalid.
     """
     field = f"models.{role}"
+    if model.factory is not None:
+        source = model_folder(model.uri, field).path
+        module = from_factory(model.factory, source, dtype, "critic", None if source == folder else folder)
+        return on_device(module)
     resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
     base = model_folder(model.uri, field).path if resumed_adapter else folder
-    if model.factory is not None:
-        return on_device(from_factory(model.factory, base, dtype, "critic"))
-    inner = load_pretrained(
-        AutoModelForSequenceClassification, base, dtype, field, fresh={f"{HEAD}.weight"}, num_labels=1
-    )
+    inner = load_scores(base, dtype, field, fresh=(f"{HEAD}.weight",))
     if lora is not None:
         attach_adapters(inner, lora, field, head=HEAD)
         if resumed_adapter:

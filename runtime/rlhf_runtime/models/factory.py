@@ -14,16 +14,20 @@ import traceback
 from pathlib import Path
 
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
+from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.models.padding import check_padding, check_policy
+from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.pretrained import invalid
 
 
-def from_factory(factory: str, path: Path, dtype: str, role: str) -> nn.Module:
-    """The role's module as the user's function makes it.
+def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | None = None) -> nn.Module:
+    """The role's module as the user's function makes it, with the weights in `saved` where a checkpoint is resumed.
 
     Raises RunFailure ModelInvalid (permanent) with the end of the traceback if it can't be imported or raises, or if
-    what it returns is no module with parameters of `dtype`.
+    what it returns is no module with parameters of `dtype`, or one that padding makes say something else.
     """
     field = f"models.{role}.factory"
     module_name, _, function_name = factory.partition(":")
@@ -38,4 +42,31 @@ def from_factory(factory: str, path: Path, dtype: str, role: str) -> nn.Module:
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != wanted:
             raise invalid(f"{field}: {factory}: parameter {name} is {parameter.dtype}, expected {wanted}")
+    try:
+        _try(module.eval(), role, field, factory)
+    except RunFailure:
+        raise
+    except Exception as error:
+        message = f"{field}: {factory}: its forward raised {type(error).__name__}: {error}"
+        raise invalid(message, tail=traceback.format_exc()) from error
+    if saved is not None:
+        _load_saved(module, saved, wanted, field)
     return module
+
+
+def _try(module: nn.Module, role: str, field: str, factory: str) -> None:
+    if role in ("critic", "reward"):
+        check_padding(module, lambda inputs: module(**inputs), field, factory)
+    else:
+        check_policy(module, field, factory)
+
+
+def _load_saved(module: nn.Module, folder: Path, dtype: torch.dtype, field: str) -> None:
+    weights: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        weights |= load_file(str(file))
+    cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+    try:
+        load_weights(module, cast)
+    except ValueError as error:
+        raise invalid(f"{field}: what was saved in {folder} does not fit: {error}") from error

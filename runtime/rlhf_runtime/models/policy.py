@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.models import Lora, Model
+from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_runtime.models.factory import from_factory
 from rlhf_runtime.models.lora import ADAPTER_CONFIG, attach_adapters, has_adapters, load_adapter, save_adapter
 from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.padding import TESTED, check_policy
 from rlhf_runtime.models.policy_weights import model_weights, published_weights
 from rlhf_runtime.models.pretrained import load_pretrained, on_device
 
@@ -23,11 +25,15 @@ def load_policy(model: Model, folder: Path, dtype: str, *, role: str = "actor", 
     """
     field = f"models.{role}"
     resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
-    base = model_folder(model.uri, field).path if resumed_adapter else folder
+    base = model_folder(model.uri, field).path if resumed_adapter or model.factory else folder
     if model.factory is not None:
-        module = from_factory(model.factory, base, dtype, role)
+        saved = None if resumed_adapter or base == folder else folder
+        module = from_factory(model.factory, base, dtype, role, saved)
     else:
         module = load_pretrained(AutoModelForCausalLM, base, dtype, field)
+        family = str(getattr(module.config, "model_type", ""))
+        if family not in TESTED:
+            check_policy(module, f"{field}.uri", family)
     if lora is not None:
         attach_adapters(module, lora, field)
         if resumed_adapter:
@@ -59,5 +65,9 @@ def save_policy(
 
 
 def save_plain(module: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write a model without its adapters."""
-    module.save_pretrained(str(folder), state_dict=dict(weights))
+    """Write a model without its adapters: as transformers does, or where it is none of its models, its tensors."""
+    if isinstance(module, PreTrainedModel):
+        module.save_pretrained(str(folder), state_dict=dict(weights))
+        return
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})

@@ -5,11 +5,10 @@ from pathlib import Path
 import torch
 from rlhf_api.models import Model
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification
 
-from rlhf_runtime.models.critic import Critic
+from rlhf_runtime.models.critic import Critic, load_scores
 from rlhf_runtime.models.factory import from_factory
-from rlhf_runtime.models.pretrained import load_pretrained, on_device
+from rlhf_runtime.models.pretrained import on_device
 
 
 class RewardModel(nn.Module):
@@ -39,5 +38,4 @@ def load_reward_model(model: Model, folder: Path, dtype: str) -> nn.Module:
     """
     if model.factory is not None:
         return on_device(from_factory(model.factory, folder, dtype, "reward"))
-    inner = load_pretrained(AutoModelForSequenceClassification, folder, dtype, "models.reward", num_labels=1)
-    return on_device(RewardModel(Critic(inner)).requires_grad_(False))
+    return on_device(RewardModel(Critic(load_scores(folder, dtype, "models.reward"))).requires_grad_(False))
