@@ -219,11 +219,11 @@ def test_a_reward_that_does_not_apply_is_left_out_of_the_sum() -> None:
 def test_a_completion_that_no_reward_applies_to_is_named() -> None:
     rewards = [function("applies_to"), function("applies_to", name="again")]
     with RewardRunner(rewards, field="evaluation.rewards") as runner, pytest.raises(RunFailure) as error:
-        runner.score(["p", "what is it?"], ["ab", "c"], {"only": [True, False]})
+        runner.score(["p", "what is it?"], ["ab", "c"], {"only": [True, False]}, rows=[4, 17])
     assert (error.value.reason, error.value.permanent) == ("RewardInvalid", True)
     assert error.value.message == (
-        "evaluation.rewards: none of user_rewards:applies_to, again gives a number for completion 1 of the batch, "
-        "whose prompt is 'what is it?'; expected one at least"
+        "evaluation.rewards: none of user_rewards:applies_to, again gives a number for a completion of row 17, whose "
+        "prompt is 'what is it?'; expected one at least"
     )
 
 
@@ -369,7 +369,17 @@ def test_an_import_that_takes_too_long_is_ended() -> None:
     assert error.value.reason == "RewardFunctionTimeout"
 
 
-def test_a_sum_beyond_floats_is_invalid() -> None:
-    with RewardRunner([function("huge", weight=1e6)]) as rewards, pytest.raises(RunFailure, match="is inf") as error:
-        rewards.score(["p"], ["a"], {})
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        pytest.param(1e6, 1.0, "1e+06 * 1e+308 (user_rewards:huge) + 1 * 1e+308 (again) is inf", id="a product"),
+        pytest.param(1.0, 1.0, "1 * 1e+308 (user_rewards:huge) + 1 * 1e+308 (again) is inf", id="a sum"),
+        pytest.param(1e6, -1e6, "1e+06 * 1e+308 (user_rewards:huge) + -1e+06 * 1e+308 (again) is nan", id="no number"),
+    ],
+)
+def test_a_sum_beyond_floats_is_invalid_and_its_terms_are_named(first: float, second: float, found: str) -> None:
+    rewards = [function("huge", weight=first), function("huge", weight=second, name="again")]
+    with RewardRunner(rewards) as runner, pytest.raises(RunFailure) as error:
+        runner.score(["p"], ["a"], {})
     assert (error.value.reason, error.value.permanent) == ("RewardInvalid", True)
+    assert error.value.message == f"rewards: {found} for a completion of the prompt 'p'; expected a finite number"

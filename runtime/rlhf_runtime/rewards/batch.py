@@ -22,12 +22,16 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """B completions, each with its prompt and its row's columns: texts, or messages where the rows have messages."""
+    """B completions, each with its prompt and its row's columns: texts, or messages where the rows have messages.
+
+    `rows` are the numbers of the prompts' rows in their source, for messages.
+    """
 
     prompts: Sequence[PromptValue]
     completions: Sequence[PromptValue]
     columns: dict[str, list[Any]]
     tokens: Tokens | None = None
+    rows: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if any(len(values) != len(self) for values in (self.prompts, *self.columns.values())):
@@ -38,6 +42,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.completions)
+
+    def place(self, index: int) -> str:
+        """Which prompt a completion answers, for messages."""
+        prompt = shortened(self.prompts[index], repr)
+        return f"the prompt {prompt}" if self.rows is None else f"row {self.rows[index]}, whose prompt is {prompt}"
 
     def request(self, part: slice = slice(None)) -> dict[str, Any]:
         """A part of it as JSON has it."""
@@ -64,9 +73,7 @@ class RewardScores:
         return RewardScores(self.total[part], {name: values[part] for name, values in self.each.items()})
 
 
-def summed(
-    each: dict[str, list[float | None]], weights: Sequence[float], prompts: Sequence[PromptValue], field: str
-) -> RewardScores:
+def summed(batch: Batch, each: dict[str, list[float | None]], weights: Sequence[float], field: str) -> RewardScores:
     """The weighted sums, each over the rewards that apply to the completion.
 
     ``each`` and ``weights`` are in the same order; ``field`` is where the spec has them. Raises RunFailure
@@ -74,20 +81,26 @@ def summed(
     """
     totals = []
     for index, values in enumerate(zip(*each.values(), strict=True)):
-        applying = [(weight, value) for weight, value in zip(weights, values, strict=True) if value is not None]
+        applying = [
+            (title, weight, value)
+            for title, weight, value in zip(each, weights, values, strict=True)
+            if value is not None
+        ]
         if not applying:
-            raise RunFailure(
-                REWARD_INVALID,
-                f"{field}: none of {', '.join(each)} gives a number for completion {index} of the batch, whose prompt "
-                f"is {shortened(prompts[index], repr)}; expected one at least",
-                permanent=True,
+            raise _invalid(
+                f"{field}: none of {', '.join(each)} gives a number for a completion of {batch.place(index)}; "
+                "expected one at least"
             )
-        total = math.fsum(weight * value for weight, value in applying)
+        # Not fsum, which raises where a sum overflows on its way.
+        total = sum(weight * value for _, weight, value in applying)
         if not math.isfinite(total):
-            raise RunFailure(
-                REWARD_INVALID,
-                f"{field}: the sum of {list(values)} weighted by {list(weights)} is {total}, expected a finite number",
-                permanent=True,
+            terms = " + ".join(f"{weight:g} * {value:g} ({title})" for title, weight, value in applying)
+            raise _invalid(
+                f"{field}: {terms} is {total} for a completion of {batch.place(index)}; expected a finite number"
             )
         totals.append(total)
     return RewardScores(totals, each)
+
+
+def _invalid(message: str) -> RunFailure:
+    return RunFailure(REWARD_INVALID, message, permanent=True)

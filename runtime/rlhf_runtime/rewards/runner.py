@@ -102,17 +102,18 @@ class RewardRunner:
         completions: Sequence[PromptValue],
         columns: dict[str, list[Any]],
         tokens: Tokens | None = None,
+        rows: Sequence[int] | None = None,
     ) -> RewardScores:
-        """Rewards of B completions; ``prompts`` and every column have one entry a completion.
+        """Rewards of B completions; ``prompts``, ``rows`` and every column have one entry a completion.
 
-        The reward model, and functions with a parameter `completion_ids`, need ``tokens``.
+        The reward model, and functions with a parameter `completion_ids`, need ``tokens``. ``rows`` are for messages.
         """
-        batch = Batch(prompts, completions, columns, tokens)
+        batch = Batch(prompts, completions, columns, tokens, rows)
         with self._all_or_none():
             self._start()
             found = _run(together([source.score(batch) for source in self._sources]))
         each = {reward.title: values for reward, values in zip(self._rewards, found, strict=True)}
-        return summed(each, [reward.weight for reward in self._rewards], prompts, self._field)
+        return summed(batch, each, [reward.weight for reward in self._rewards], self._field)
 
     def _start(self) -> None:
         # All imports run at the same time.
