@@ -18,6 +18,7 @@ from rlhf_runtime.data.prompts import (
     Prompt,
     PromptSet,
     TrainingPrompts,
+    columns_of,
     held_out_prompts,
 )
 from rlhf_runtime.data.templates import TokenizerEncoder
@@ -58,7 +59,9 @@ class Preflight:
 def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
     """All checks, the quick ones first. Raises RunFailure for the first that fails."""
     directory.remove_probe(directory.write_probe())
-    return check_files(config)
+    found = check_files(config)
+    _check_endpoints(config, found)
+    return found
 
 
 def check_files(config: RunConfig) -> Preflight:
@@ -67,9 +70,7 @@ def check_files(config: RunConfig) -> Preflight:
     model = folders["actor"]
     rows = open_rows(config.prompts, "prompts")
     held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
-    with RewardRunner(config.rewards) as rewards:
-        for columns in {some.columns for some in (rows, held_out_rows) if some is not None}:
-            rewards.check_importable(columns)
+    _check_rewards(config, rows.columns, None if held_out_rows is None else held_out_rows.columns)
     # Imported here, as it takes seconds: what can be told without torch has been told before.
     from rlhf_runtime.doctor.models import Lengths, check_models
 
@@ -89,6 +90,27 @@ def check_files(config: RunConfig) -> Preflight:
         needs=findings.needs,
         notes=findings.notes,
     )
+
+
+def _check_rewards(config: RunConfig, columns: tuple[str, ...], held_out: tuple[str, ...] | None) -> None:
+    """Functions can be imported, and called with the columns of what they score."""
+    own = None if config.evaluation is None else config.evaluation.rewards
+    with RewardRunner(config.rewards) as rewards:
+        for some in {columns} if own is not None or held_out is None else {columns, held_out}:
+            rewards.check_importable(some)
+    if own is not None and held_out is not None:
+        with RewardRunner(own, field="evaluation.rewards") as rewards:
+            rewards.check_importable(held_out)
+
+
+def _check_endpoints(config: RunConfig, found: Preflight) -> None:
+    """Endpoints are there, and answer: asked about a prompt's empty completion, which a policy may give any time."""
+    own = None if config.evaluation is None else config.evaluation.rewards
+    asked = [(RewardRunner(config.rewards), found.training.prompt_at(0))]
+    if own is not None:
+        asked.append((RewardRunner(own, field="evaluation.rewards"), found.held_out[0]))
+    for rewards, prompt in asked:
+        rewards.check_endpoints([prompt.value], [prompt.completion("")], columns_of([prompt]))
 
 
 def _prompt_sets(

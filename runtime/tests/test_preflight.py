@@ -219,6 +219,10 @@ def unknown_task(spec: dict[str, Any], root: Path) -> None:
     spec["prompts"] = {"reasoningGym": {"task": "chain_summ", "size": 3}}
 
 
+def no_evaluation_function(job: dict[str, Any], folder: Path) -> None:
+    job["evaluation"]["rewards"] = [{"function": "preflight_rewards:wrong"}]
+
+
 @pytest.mark.parametrize(
     ("breaks", "reason", "parts"),
     [
@@ -257,6 +261,9 @@ def unknown_task(spec: dict[str, Any], root: Path) -> None:
         pytest.param(no_function, "RewardFunctionInvalid", ["has no 'wrong'; it has right"], id="no such function"),
         pytest.param(column_only_in_training, "RewardFunctionInvalid", ["needs a column 'answer'"],
                      id="a column that only training rows have"),
+        pytest.param(no_evaluation_function, "RewardFunctionInvalid",
+                     ["evaluation.rewards[0] (preflight_rewards:wrong): ", "has no 'wrong'"],
+                     id="no such function for the evaluation"),
         pytest.param(unknown_task, "PromptsInvalid", ["there is no task 'chain_summ'; close: chain_sum"],
                      id="an unknown reasoning_gym task"),
     ],
@@ -275,6 +282,26 @@ def test_what_is_wrong_is_said_and_permanent(
     assert "\n" not in error.value.message
     for part in parts:
         assert part in error.value.message
+
+
+def test_an_evaluation_with_rewards_of_its_own_needs_no_columns_of_the_job_s(
+    job: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "held_out.jsonl").write_text('{"prompt": "9+9=", "truth": "18"}\n')
+    with (tmp_path / "preflight_rewards.py").open("a") as code:
+        code.write("def true(prompts, completions, truth):\n    return [1.0] * len(completions)\n")
+    job["evaluation"]["rewards"] = [{"function": "preflight_rewards:true"}]
+    assert check_files(config(job)).held_out[0].columns == {"truth": "18"}
+
+
+def test_an_endpoint_is_asked_by_the_driver_and_not_where_files_are_checked(
+    job: dict[str, Any], tmp_path: Path
+) -> None:
+    job["rewards"] += [{"http": {"url": "http://127.0.0.1:9/score", "retries": 0}}]
+    check_files(config(job))
+    with pytest.raises(RunFailure, match=r"rewards\[1\] \(http://127.0.0.1:9/score\): no connection") as error:
+        preflight(config(job), RunDirectory(tmp_path / "run"))
+    assert (error.value.reason, error.value.permanent) == ("RewardEndpointFailed", False)
 
 
 def test_without_a_pad_token_the_end_fills_batches(job: dict[str, Any], tmp_path: Path) -> None:

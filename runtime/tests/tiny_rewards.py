@@ -10,3 +10,12 @@ def ones(prompts: list[str], completions: list[str], answer: list[str], **column
 
 def raises(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
     raise RuntimeError("no answer today")
+
+
+async def even(prompts: list[str], completions: list[str], answer: list[str], **columns: Any) -> list[float | None]:
+    """Of no meaning, and for every other problem only."""
+    return [1.0 if int(number) % 2 == 0 else None for number in answer]
+
+
+def sevens(prompts: list[str], completions: list[str], answer: list[str], **columns: Any) -> list[float]:
+    return [7.0] * len(completions)

@@ -36,6 +36,16 @@ def write_policy(folder: Path) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
+def write_reward_model(folder: Path, policy: Path) -> None:
+    """A random reward model that reads the policy's tokens."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+    torch.manual_seed(1)
+    config = AutoConfig.from_pretrained(policy, num_labels=1)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
 def write_prompts(path: Path, count: int, start: int = 0) -> None:
     path.write_text(
         "".join(f'{{"prompt": "{i % 10}+{i // 10}=", "answer": "{i}"}}\n' for i in range(start, start + count))
