@@ -1,12 +1,17 @@
 """The engine samples what it says it samples: log-probs, draws, ends and weights."""
 
+import dataclasses
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from rlhf_runtime.engines.draws import uniforms
+from rlhf_runtime.engines.ends import end_ids
 from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.models.policy_weights import model_weights
@@ -102,6 +107,53 @@ def test_a_completion_ends_with_its_first_eos_or_at_the_limit() -> None:
         assert rollout.truncated == (ids[-1] != EOS)
         assert len(ids) == 12 or not rollout.truncated
     assert {rollout.truncated for rollout in made} == {True, False}
+
+
+#: Token t reads as its letter, and 16 as two of them.
+LETTERS = "abcdefghijklmnop"
+
+
+def letters(ids: list[int]) -> str:
+    return "".join(LETTERS[i] if i < 16 else "po" for i in ids)
+
+
+@pytest.mark.parametrize("max_rows", [5, 512])
+@pytest.mark.parametrize("stop", [("c",), ("cd", "ho"), ("op", "ff"), ("abcdefgh",)])
+def test_a_completion_ends_with_the_token_that_completes_a_stop_string(stop: tuple[str, ...], max_rows: int) -> None:
+    """The same draws as without, cut behind the first token whose text completes one, across tokens too."""
+    model = make_model()
+    asked = [request(0, 3, samples=64)]
+    free = tokens(TransformersEngine(model, end_ids=(99,), max_rows=max_rows).generate(asked, SAMPLING))
+    engine = TransformersEngine(model, end_ids=(99,), max_rows=max_rows, decode=letters)
+    stopping = dataclasses.replace(SAMPLING, stop=stop)
+    made = rollouts(engine.generate(asked, stopping))
+    ends = [next((n for n in range(1, 13) if any(string in letters(ids[:n]) for string in stop)), None) for ids in free]
+    assert any(ends) == (stop != ("abcdefgh",))
+    assert [r.completion_ids.tolist() for r in made] == [ids[:end] for ids, end in zip(free, ends, strict=True)]
+    assert [r.truncated for r in made] == [end is None for end in ends]
+    with pytest.raises(ValueError, match="no tokenizer"):
+        make_engine(model).generate(asked, stopping)
+
+
+def test_each_of_several_end_tokens_ends_a_completion() -> None:
+    made = rollouts(TransformersEngine(make_model(), end_ids=(1, 5, 9)).generate([request(0, 3, samples=64)], SAMPLING))
+    for rollout in made:
+        ids = rollout.completion_ids.tolist()
+        assert not {1, 5, 9} & set(ids[:-1])
+        assert rollout.truncated == (ids[-1] not in (1, 5, 9))
+    assert {int(rollout.completion_ids[-1]) for rollout in made} >= {1, 5, 9}
+
+
+@pytest.mark.parametrize(
+    ("generation_config", "expected"),
+    [(None, (1, 7)), ({}, (1, 7)), ({"eos_token_id": 4}, (1, 4, 7)), ({"eos_token_id": [1, 4]}, (1, 4, 7))],
+)
+def test_end_tokens_are_the_tokenizers_the_models_and_the_jobs(
+    tmp_path: Path, generation_config: dict[str, object] | None, expected: tuple[int, ...]
+) -> None:
+    if generation_config is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation_config))
+    assert end_ids(SimpleNamespace(eos_token_id=1), tmp_path, [7]) == expected
 
 
 def test_tokens_are_drawn_with_their_probabilities() -> None:

@@ -33,11 +33,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn; `seed` with a token's prompt, sample and position fixes its draw."""
+    """How tokens are drawn; `seed` with a token's prompt, sample and position fixes its draw.
+
+    A completion also ends with the token that completes one of the strings of `stop` in its text.
+    """
 
     temperature: float
     max_new_tokens: int
     seed: int
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.temperature > 0 or self.max_new_tokens < 1:

@@ -37,9 +37,9 @@ class Seating:
         """Rows that have a sample, ascending."""
         return np.flatnonzero(self.sample_of_row[: self.width] != EMPTY)
 
-    def leave(self, rows: Sequence[int] | Indices) -> None:
+    def leave(self, rows: Sequence[int]) -> None:
         """These rows' samples have ended."""
-        self.sample_of_row[rows] = EMPTY
+        self.sample_of_row[list(rows)] = EMPTY
 
     def fill(self) -> Placement:
         """Seat those who wait, if an eighth of the rows is free for them or nobody is seated.

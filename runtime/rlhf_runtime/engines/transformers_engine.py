@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from rlhf_runtime.engines.draws import uniforms
+from rlhf_runtime.engines.ends import Decode, StopStrings
 from rlhf_runtime.engines.engine import Hook, Request, Sampling
 from rlhf_runtime.engines.recorded_steps import RecordedSteps
 from rlhf_runtime.engines.row_cache import RowCache
 from rlhf_runtime.engines.rows import Rows
 from rlhf_runtime.engines.seating import Placement, Seating
 from rlhf_runtime.models.policy_weights import load_weights
-from rlhf_runtime.rollout import Group, Rollout
+from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout
 
 AsHeld = Callable[[nn.Module, Mapping[str, Tensor]], Mapping[str, Tensor]]
 
@@ -46,11 +47,15 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Sample:
-    """One completion to make: the request it is of, its number there, and when its first token was drawn."""
+    """One completion to make: the request it is of, its number there, and the step that draws its first token.
+
+    `looked_at`: so many of its tokens are known to hold no stop string.
+    """
 
     request: int
     number: int
     first_step: int = 0
+    looked_at: int = 0
     rollout: Rollout | None = None
 
 
@@ -61,6 +66,7 @@ class TransformersEngine:
     does not depend on what shares its batch (up to the rounding of the logits). Weights loaded between steps are
     used from the next token on, with the cached keys and values of earlier tokens kept; every token records the
     version that drew it. `as_held` turns weights that come into the form that the model holds them in (int8).
+    `decode` gives the text of tokens, where stop strings are wanted.
 
     Raises ValueError for a model with sliding-window or recurrent layers: rows of different lengths share a batch
     as full attention alone allows.
@@ -75,6 +81,7 @@ class TransformersEngine:
         max_rows: int = 512,
         prefill_tokens: int = PREFILL_TOKENS,
         as_held: AsHeld = lambda model, state: state,
+        decode: Decode | None = None,
     ) -> None:
         _refuse_other_attention(model)
         self._model = model
@@ -85,6 +92,7 @@ class TransformersEngine:
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
         self._as_held = as_held
+        self._decode = decode
         config: Any = model.config
         self._layers = int(config.get_text_config().num_hidden_layers)
         # A mask of all four dimensions is taken as it is; other attention code than sdpa's wants it in its own form.
@@ -152,6 +160,11 @@ class _Generation:
         # Widths of the batch, ascending; any on CPU.
         self._widths = None if memory.recorded is None else _halved(self._seating.rows)
         self._columns_at_start = self._oldest_start = 0
+        self._stop = None
+        if sampling.stop:
+            if engine._decode is None:
+                raise ValueError(f"sampling: found stop strings {sampling.stop}, but no tokenizer to find them with")
+            self._stop = StopStrings(sampling.stop, engine._decode)
         self._versions: list[int] = []
 
     def run(self, between_steps: Hook | None) -> list[Group]:
@@ -275,27 +288,40 @@ class _Generation:
     def _look(self) -> None:
         """Take out what has ended."""
         alive = self._seating.alive
-        ended = alive[self._rows.done[: self._seating.width, 0].cpu().numpy()[alive]]
-        if not len(ended):
+        done = self._rows.done[self._on_device(alive), 0].cpu().numpy()
+        if self._stop is None:
+            alive, done = alive[done], done[done]
+        if not len(alive):
             return
-        rows = self._on_device(ended)
-        counts = self._rows.counts[rows, 0].cpu().numpy()
+        rows = self._on_device(alive)
+        counts = self._rows.counts[rows, 0].tolist()
         drawn = self._rows.drawn[rows].cpu().numpy().astype(np.int32)
         logprobs = self._rows.logprobs[rows].cpu().numpy()
-        for i, row in enumerate(ended):
-            sample = self._samples[self._seating.sample_of_row[row]]
-            request, length = self._requests[sample.request], int(counts[i])
-            versions = self._versions[sample.first_step : sample.first_step + length]
-            sample.rollout = Rollout(
-                prompt_index=request.prompt_index,
-                sample=sample.number,
-                prompt_ids=np.asarray(request.prompt_ids, np.int32),
-                completion_ids=drawn[i, :length].copy(),
-                logprobs=logprobs[i, :length].copy(),
-                versions=np.array(versions, np.int32),
-                truncated=int(drawn[i, length - 1]) not in self._engine._is_end,
-            )
+        ended = []
+        for i, row in enumerate(alive):
+            sample, length = self._samples[self._seating.sample_of_row[row]], counts[i]
+            stopped = None if self._stop is None else self._stop.length(drawn[i, :length].tolist(), sample.looked_at)
+            sample.looked_at = length
+            if done[i] or stopped is not None:
+                length = stopped or length
+                sample.rollout = self._rollout(sample, drawn[i, :length], logprobs[i, :length], stopped is not None)
+                ended.append(row)
+        # A row that a stop string has ended does not know it yet.
+        self._rows.done[self._on_device(ended)] = True
         self._seating.leave(ended)
+
+    def _rollout(self, sample: _Sample, tokens: Int32Array, logprobs: Float32Array, stopped: bool) -> Rollout:
+        request = self._requests[sample.request]
+        versions = self._versions[sample.first_step : sample.first_step + len(tokens)]
+        return Rollout(
+            prompt_index=request.prompt_index,
+            sample=sample.number,
+            prompt_ids=np.asarray(request.prompt_ids, np.int32),
+            completion_ids=tokens.copy(),
+            logprobs=logprobs.copy(),
+            versions=np.array(versions, np.int32),
+            truncated=not stopped and int(tokens[-1]) not in self._engine._is_end,
+        )
 
     def _forward(self, input_ids: Tensor, mask: Tensor | None, positions: Tensor, cache: Any) -> Tensor:
         """Logits that predict the token after the last one, [rows, vocabulary]; extends the cache."""
