@@ -12,16 +12,12 @@ import torch
 import torch.distributed as dist
 from rlhf_api.roles import TrainerSettings
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.nn.parallel import DistributedDataParallel
 
 from rlhf_runtime.models.policy_weights import model_weights
-
-_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+from rlhf_runtime.training.blocks import recompute_in_backward
+from rlhf_runtime.training.devices import accelerator
+from rlhf_runtime.training.optimizer_states import load_whole_optimizer_state, whole_optimizer_state
 
 
 class Strategy(Protocol):
@@ -42,6 +38,11 @@ class Strategy(Protocol):
 
     @property
     def data_ranks(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches go; parameters may rest elsewhere."""
+        ...
 
     @property
     def loss_scale(self) -> float:
@@ -84,7 +85,7 @@ class Strategy(Protocol):
 
 
 class SingleProcess:
-    """One rank: nothing is shared."""
+    """One rank: nothing is shared. With `checkpoint` blocks are computed anew in the backward."""
 
     rank = 0
     ranks = 1
@@ -92,8 +93,17 @@ class SingleProcess:
     data_ranks = 1
     loss_scale = 1.0
 
+    def __init__(self, *, checkpoint: bool = False) -> None:
+        self.device = accelerator()
+        self._checkpoint = checkpoint
+
     def prepare(self, module: nn.Module, compute_dtype: torch.dtype = torch.float32) -> nn.Module:
-        return autocast_forward(module, compute_dtype)
+        module.to(self.device)
+        if self._checkpoint:
+            recompute_in_backward(module)
+        if compute_dtype != torch.float32:
+            module.forward = torch.autocast(self.device.type, dtype=compute_dtype)(module.forward)
+        return module
 
     def accumulate(self, module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         return nullcontext()
@@ -119,14 +129,15 @@ class SingleProcess:
 class DataParallel(SingleProcess):
     """DistributedDataParallel over the default process group: every rank has all weights, which start as rank 0's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checkpoint: bool = False) -> None:
+        super().__init__(checkpoint=checkpoint)
         self.rank = self.data_rank = dist.get_rank()
         self.ranks = self.data_ranks = dist.get_world_size()
         # DDP averages gradients.
         self.loss_scale = float(self.ranks)
 
     def prepare(self, module: nn.Module, compute_dtype: torch.dtype = torch.float32) -> nn.Module:
-        return DistributedDataParallel(autocast_forward(module, compute_dtype))
+        return DistributedDataParallel(super().prepare(module, compute_dtype))
 
     def accumulate(self, module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         # Summed over ranks once, while the last micro-batch's backward still runs.
@@ -145,23 +156,3 @@ class DataParallel(SingleProcess):
 def make_strategy(settings: TrainerSettings, distributed: bool) -> Strategy:
     """The strategy of a rank; `distributed`: it has joined the trainers' process group."""
     return DataParallel() if distributed else SingleProcess()
-
-
-def autocast_forward(module: nn.Module, compute_dtype: torch.dtype) -> nn.Module:
-    """Let the module's forward compute in `compute_dtype` where that is safe, its parameters staying fp32."""
-    if compute_dtype != torch.float32:
-        device = next(module.parameters()).device.type
-        module.forward = torch.autocast(device, dtype=compute_dtype)(module.forward)
-    return module
-
-
-def whole_optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """As `Strategy.optimizer_state`; a collective where the state is divided."""
-    # Without a state torch would take a step to get one, which counts.
-    return get_optimizer_state_dict(module, optimizer, options=_WHOLE) if optimizer.state else {}
-
-
-def load_whole_optimizer_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """As `Strategy.load_optimizer_state`."""
-    if state:
-        set_optimizer_state_dict(module, optimizer, dict(state), options=_WHOLE)

@@ -1,0 +1,29 @@
+"""The repeated layers of a transformer, found without knowing its family, and their recomputation in the backward."""
+
+import functools
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def transformer_blocks(module: nn.Module) -> list[nn.Module]:
+    """The layers that make most of a model, in the order of its modules.
+
+    Those that transformers names as not to be split; for a module of the user's own, the longest list of layers.
+    Raises ValueError if there is neither.
+    """
+    names = {name for part in module.modules() for name in (getattr(part, "_no_split_modules", None) or ())}
+    blocks = [part for part in module.modules() if type(part).__name__ in names]
+    if not blocks:
+        lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+        blocks = max(map(list, lists), key=len, default=[])
+    if not blocks:
+        raise ValueError(f"{type(module).__name__}: found no layers to divide, expected a torch.nn.ModuleList of them")
+    return blocks
+
+
+def recompute_in_backward(module: nn.Module) -> None:
+    """Keep only the input of every block for the backward, which computes the block anew: less memory, more time."""
+    for block in transformer_blocks(module):
+        # The forward and not the call: what a strategy hooks around a call must not happen again. Nothing is random.
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)

@@ -1,0 +1,10 @@
+"""Where a trainer computes, and how its batches get there."""
+
+import torch
+
+
+def accelerator() -> torch.device:
+    """This process's GPU, or the CPU where there is none."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
