@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rlhf_api.models import Model
+from rlhf_runtime.engines.engine import Request, Sampling
+from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.models.critic import load_critic, save_critic
 from rlhf_runtime.models.policy import load_policy, save_policy
 from rlhf_runtime.models.policy_weights import load_weights, published_weights
@@ -126,3 +129,21 @@ def test_a_policy_reads_only_as_many_logits_as_asked_and_has_no_dropout(family: 
     # Gradient checkpointing needs training mode; log-probabilities must not become random by it.
     policy.train()
     assert torch.equal(policy(**batch).logits, policy(**batch).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_maker_samples_has_the_trainers_log_probabilities(family: str, tmp_path: Path) -> None:
+    """Prompts of unequal length share a batch of two rows, so that places are taken over and rows stop early."""
+    folder = write_model(tmp_path, family)
+    policy = load_policy(spec(folder), folder, "float32")
+    engine = TransformersEngine(policy, end_ids=(1, 2, 3), max_rows=2)
+    requests = [Request(prompt_index=i, prompt_ids=np.array(row, np.int32), samples=2) for i, row in enumerate(ROWS)]
+    groups = engine.generate(requests, Sampling(temperature=1.0, max_new_tokens=9, seed=0))
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert len({len(rollout.completion_ids) for rollout in rollouts}) > 1
+    for rollout in rollouts:
+        whole = [*rollout.prompt_ids.tolist(), *rollout.completion_ids.tolist()]
+        with torch.no_grad():
+            found = logprobs(policy, [whole], len(whole) + 7, "left")[0][len(rollout.prompt_ids) - 1 : -1]
+        chosen = found.gather(1, torch.from_numpy(rollout.completion_ids).long().unsqueeze(1)).squeeze(1)
+        assert float((chosen - torch.from_numpy(rollout.logprobs)).abs().max()) < 1e-5
