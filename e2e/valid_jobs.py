@@ -76,7 +76,14 @@ BASE: Json = {
             "everyEpisodes": 2,
             "rewards": [{"function": "rewards:exact"}],
         },
-        "rollout": {"promptsPerEpisode": 8, "samplesPerPrompt": 4, "maxNewTokens": 16, "temperature": 0.7},
+        "rollout": {
+            "promptsPerEpisode": 8,
+            "samplesPerPrompt": 4,
+            "maxNewTokens": 16,
+            "temperature": 0.7,
+            "stop": ["\n\n", "Question:"],
+            "stopTokenIds": [7],
+        },
         "head": {
             "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"nvidia.com/gpu": 1}},
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"disk": "ssd"}}},
@@ -84,12 +91,20 @@ BASE: Json = {
         "makers": {
             "replicas": 2,
             "maxBatchSamples": 1_000_000,
+            "quantization": "Int8",
             "resources": {"requests": {"cpu": 1}, "limits": {"cpu": "2"}},
             "template": {"metadata": {"annotations": {"a": "b"}}, "spec": {"tolerations": [{"operator": "Exists"}]}},
         },
         "trainers": {
             "replicas": 2,
+            "perPod": 2,
+            "strategy": "ZeRO3",
+            "offload": "All",
+            "gradientCheckpointing": True,
+            "tensorParallel": 1,
             "microBatchSize": 16,
+            "balance": "Dynamic",
+            "pinMemory": True,
             "resources": {"requests": {"cpu": 1}, "limits": {"cpu": "2"}},
             "template": {"metadata": {"labels": {}}, "spec": {"terminationGracePeriodSeconds": 5}},
         },
@@ -139,6 +154,14 @@ def bases() -> tuple[Json, Json]:
     spec["rewards"] = [scored, {"model": "reward"}]
     spec["evaluation"]["rewards"] = [scored, {"model": "reward"}]
     spec["runtime"]["code"] = {"path": "/opt/code"}
+    del spec["trainers"]["microBatchSize"]
+    spec["trainers"] |= {
+        "maxTokensPerMicroBatch": 1_000_000,
+        "strategy": "DDP",
+        "offload": "None",
+        "gradientCheckpointing": False,
+        "strategyFactory": "strategies:make",
+    }
     return copy.deepcopy(BASE), other
 
 

@@ -18,3 +18,9 @@ class Rollout(ApiModel):
     """A completion is cut after so many tokens. Required. Range 1 to 1,000,000."""
     temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Sampling temperature; log-probs are of the distribution really sampled from. Default 1, range above 0 to 100."""
+    stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=16)] = []
+    """Strings that end a completion, found in its text across tokens; the token that completes one is its last, and
+    stays. Default none, at most 16 of 1 to 64 characters."""
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=2_147_483_647)]], Field(max_length=16)] = []
+    """Tokens that end a completion, beside the tokenizer's end of sequence and those of the model's
+    generation_config.json. Default none, at most 16, range 0 to 2,147,483,647."""
