@@ -1,11 +1,15 @@
 """Log-probabilities and entropies of tokens: numbers worked out by hand, torch's own, and TRL's."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rlhf_runtime.maths import logprobs
+from rlhf_runtime.maths import logprobs_chunked
 from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
 from torch import Tensor
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
@@ -16,7 +20,8 @@ NAN, INFINITY = float("nan"), float("inf")
 def plain(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """The same by torch's log_softmax, whole."""
     logprobs_btv = (logits.float() / temperature).log_softmax(-1)
-    entropy = -(logprobs_btv.exp() * logprobs_btv).sum(-1)
+    # With a log-prob that is finite where the probability is 0.
+    entropy = -(logprobs_btv.exp() * logprobs_btv.clamp(min=-1e30)).sum(-1)
     return logprobs_btv.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), entropy
 
 
@@ -46,23 +51,28 @@ def test_they_are_those_of_trl_and_fp32_for_bf16_logits() -> None:
 
 @pytest.mark.parametrize("elements", [1, 11, 2 * 11, 7 * 11, 10**6])
 @pytest.mark.parametrize("uses", ["logprobs", "entropy", "both"])
+@pytest.mark.parametrize("sliced", [True, False])
 def test_values_and_gradients_are_the_whole_ones_for_any_chunk(
-    elements: int, uses: str, monkeypatch: pytest.MonkeyPatch
+    elements: int, uses: str, sliced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of logits without their last position, as a model's are used: they aren't contiguous."""
-    monkeypatch.setattr(logprobs, "CPU_CHUNK_ELEMENTS", elements)
+    """Of logits without their last position, which aren't contiguous, or of which the last is not taken."""
+    monkeypatch.setattr(logprobs_chunked, "CPU_CHUNK_ELEMENTS", elements)
     torch.manual_seed(0)
-    made, tokens = torch.randn(3, 6, 11), torch.randint(0, 11, (3, 5))
+    made, tokens = 30 * torch.randn(3, 6, 11), torch.randint(0, 11, (3, 5))
+    made[1, 2, 4:] = -INFINITY
+    tokens[1, 2] = 3
     weights = torch.randn(2, 3, 5)
+    weights[:, 0, 1] = 0.0
 
-    def gradient(function: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    def gradient(function: Any, *, sliced: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         leaf = made.clone().requires_grad_()
-        found, entropy = function(leaf[:, :-1], tokens, 0.8)
-        total = (uses != "entropy") * (found * weights[0]).sum() + (uses != "logprobs") * (entropy * weights[1]).sum()
-        total.backward()
+        found, entropy = function(leaf[:, :-1] if sliced else leaf, tokens, 0.8)
+        parts = {"logprobs": (found * weights[0]).sum(), "entropy": (entropy * weights[1]).sum()}
+        (parts["logprobs"] + parts["entropy"] if uses == "both" else parts[uses]).backward()
         return found, entropy, leaf.grad
 
-    torch.testing.assert_close(gradient(token_logprobs_and_entropy), gradient(plain))
+    found = gradient(token_logprobs_and_entropy, sliced=sliced)
+    torch.testing.assert_close(found, gradient(plain, sliced=True), rtol=1e-5, atol=2e-6)
 
 
 def test_a_bf16_gradient_is_the_rounded_fp32_one() -> None:
@@ -108,3 +118,12 @@ def test_logits_of_a_masked_position_get_a_gradient_of_zero_also_where_they_are_
     torch.where(mask, found + entropy, torch.zeros(())).sum().backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert logits.grad.flatten().tolist() == pytest.approx([0.5, -0.5, 0.0, 0.0])
+
+
+def test_the_gpus_kernels_say_the_same() -> None:
+    """Interpreted on the CPU, which Triton must be told before it is imported."""
+    program = Path(__file__).with_name("kernels_beside_torch.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    ended = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "kernels: as torch on cpu\n"

@@ -1,0 +1,65 @@
+"""Compares the GPU's log-prob kernels with torch's own log_softmax: on a GPU, or interpreted by Triton on a CPU.
+
+Run as a program: Triton must be told to interpret (TRITON_INTERPRET=1) before anything imports it.
+"""
+
+import itertools
+
+import torch
+from rlhf_runtime.maths import logprobs_triton
+from torch import Tensor
+
+INFINITY = float("inf")
+
+
+def passes(logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+    """Log-probs, entropies and the gradient of the logits, by the kernels."""
+    logprobs, entropy, normalizers = logprobs_triton.forward(logits, tokens, 0.8, True)
+    out = torch.full(logits.shape, 7.0, dtype=logits.dtype, device=logits.device)
+    logprobs_triton.backward(logits, tokens, 0.8, (entropy, normalizers), grads, out_btv=out)
+    assert entropy is not None
+    return logprobs, entropy, out
+
+
+def plain(logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+    """The same in fp64 by torch and its autograd."""
+    leaf = logits.double().requires_grad_()
+    whole = (leaf / 0.8).log_softmax(-1)
+    logprobs = whole.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    entropy = -(whole.exp() * whole.clamp(min=-1e30)).sum(-1)
+    total = sum(((x * g).sum() for x, g in zip((logprobs, entropy), grads, strict=True) if g is not None), start=0.0)
+    total.backward()  # type: ignore[union-attr]
+    assert leaf.grad is not None
+    return logprobs.detach().float(), entropy.detach().float(), leaf.grad.to(logits.dtype)
+
+
+def main() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    for block, dtype, (with_logprobs, with_entropy) in itertools.product(
+        (8, 16), (torch.float32, torch.bfloat16), ((True, False), (False, True), (True, True))
+    ):
+        logprobs_triton.BLOCK = block
+        # Without their last position, as a model's logits are used: rows lie apart.
+        logits = (10 * torch.randn(3, 6, 11, device=device)).to(dtype)[:, :-1]
+        logits[1, 2, 4:] = -INFINITY
+        logits[2, 0, :9] = -INFINITY
+        tokens = torch.randint(0, 11, (3, 5), device=device)
+        tokens[1, 2], tokens[2, 0] = 3, 9
+        weights = torch.randn(2, 3, 5, device=device)
+        weights[:, 0, 1] = 0
+        grads = (weights[0] if with_logprobs else None, weights[1] if with_entropy else None)
+        found, expected = passes(logits, tokens, grads), plain(logits, tokens, grads)
+        for name, one, other in zip(("log-probs", "entropy", "gradient"), found, expected, strict=True):
+            rounding = 1e-5 if dtype == torch.float32 or name != "gradient" else 8e-3
+            torch.testing.assert_close(one, other, rtol=rounding, atol=2e-6, msg=f"{name} differ")
+        # A row that nothing uses may be anything.
+        logits[0, 1] = float("nan")
+        gradient = passes(logits, tokens, grads)[2]
+        assert (gradient[0, 1] == 0).all()
+        assert gradient.isfinite().all()
+    print(f"kernels: as torch on {device}")
+
+
+if __name__ == "__main__":
+    main()
