@@ -245,7 +245,8 @@ def test_what_may_surprise_of_end_and_pad_tokens_is_noted(spec: dict[str, Any], 
     edit_json(root / "policy" / "generation_config.json", eos_token_id=[1, 5])
     assert examine(spec).notes == (
         "models.actor: the tokenizer has no pad token: batches are filled with the end token, id 1",
-        "models.actor: generation_config.json also ends a text at token 5 ('3'); completions end at 1 ('<eos>') only",
+        "models.actor: generation_config.json also ends a text at token 5 ('3'); completions end there too, "
+        "and not at 1 ('<eos>') only",
     )
 
 

@@ -129,7 +129,7 @@ def _end_notes(folder: ModelFolder, tokenizer: Any) -> list[str]:
     if others:
         said = ", ".join(f"{number} ({tokenizer.convert_ids_to_tokens(number)!r})" for number in others)
         notes.append(
-            f"models.actor: generation_config.json also ends a text at token {said}; completions end at "
-            f"{end} ({tokenizer.eos_token!r}) only"
+            f"models.actor: generation_config.json also ends a text at token {said}; completions end there too, and "
+            f"not at {end} ({tokenizer.eos_token!r}) only"
         )
     return notes

@@ -86,8 +86,8 @@ class TransformersEngine:
         _refuse_other_attention(model)
         self._model = model
         self._device = next(model.parameters()).device
-        self._end_ids = torch.tensor(list(end_ids), device=self._device)
-        self._is_end = frozenset(end_ids)
+        self._end_tokens = torch.tensor(list(end_ids), device=self._device)
+        self.end_ids = frozenset(end_ids)
         self._version = version
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
@@ -270,7 +270,7 @@ class _Generation:
             mask = mask[:, None, None, :]
         self._cache.look_at(width, columns, positions.squeeze(-1))
         logits = self._forward(self._rows.tokens[:width], mask, positions, self._cache)
-        self._rows.draw(logits, self._sampling.temperature, self._engine._end_ids)
+        self._rows.draw(logits, self._sampling.temperature, self._engine._end_tokens)
 
     def _measure(self) -> None:
         """Note how many columns the rows in use need, less the steps taken, and when the oldest of them began."""
@@ -320,7 +320,7 @@ class _Generation:
             completion_ids=tokens.copy(),
             logprobs=logprobs.copy(),
             versions=np.array(versions, np.int32),
-            truncated=not stopped and int(tokens[-1]) not in self._engine._is_end,
+            truncated=not stopped and int(tokens[-1]) not in self._engine.end_ids,
         )
 
     def _forward(self, input_ids: Tensor, mask: Tensor | None, positions: Tensor, cache: Any) -> Tensor:

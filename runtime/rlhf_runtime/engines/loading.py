@@ -1,0 +1,50 @@
+"""The engine that a RunConfig asks for."""
+
+from pathlib import Path
+from typing import Any
+
+from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.run import RunConfig
+from torch import nn
+
+from rlhf_runtime.engines.ends import end_ids
+from rlhf_runtime.engines.engine import Sampling
+from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.failures import RunFailure
+
+
+def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Path) -> TransformersEngine:
+    """An engine on `model`, the actor as loaded from `folder`; with `makers.quantization`, its weights become int8.
+
+    Raises RunFailure ModelInvalid (permanent) for a model that the engine cannot decode with, or cannot quantise.
+    """
+
+    def decode(ids: list[int]) -> str:
+        return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    options: dict[str, Any] = {}
+    try:
+        if config.makers.quantization == "Int8":
+            # Only here: torchao takes seconds to import.
+            from rlhf_runtime.engines.int8 import quantize, quantized_like
+
+            quantize(model)
+            options = {"as_held": quantized_like}
+        return TransformersEngine(
+            model,
+            end_ids=end_ids(tokenizer, folder, config.rollout.stop_token_ids),
+            max_rows=config.max_batch_samples,
+            decode=decode,
+            **options,
+        )
+    except ValueError as error:
+        raise RunFailure(MODEL_INVALID, f"models.actor: {error}", permanent=True) from error
+
+
+def sampling_of(config: RunConfig) -> Sampling:
+    return Sampling(
+        temperature=config.rollout.temperature,
+        max_new_tokens=config.rollout.max_new_tokens,
+        seed=config.prompts.seed,
+        stop=tuple(config.rollout.stop),
+    )
