@@ -136,15 +136,16 @@ class TrainerActor(_Actor):
     def forget(self, dispatches: Sequence[Dispatch]) -> None:
         self._trainer.forget(dispatches)
 
-    def train(self, dispatches: Sequence[Dispatch]) -> Trained:
+    def train(self, dispatches: Sequence[Dispatch], version: int) -> Trained:
         from rlhf_runtime.training.learner import NonFiniteError
 
         try:
-            return self._trainer.train(dispatches)
+            return self._trainer.train(dispatches, version)
         except NonFiniteError as error:
             raise RunFailure(NOT_FINITE, str(error), permanent=False) from error
 
-    def prepare(self, order: Order, must_differ: bool) -> Manifest:
+    def prepare(self, order: Order, must_differ: bool) -> Manifest | None:
+        """All ranks together; rank 0 has the manifest."""
         return self._publisher.prepare(order, must_differ=must_differ)
 
     def shard(self, order: Order, index: int) -> tuple[str, Any]:

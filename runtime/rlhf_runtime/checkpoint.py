@@ -3,10 +3,12 @@
 ::
 
     attempts/00001/checkpoints/episode-000010/   model and tokenizer as transformers loads them
-                                                 training.pt     optimiser and its step count
+                                                 critic/         the critic, the same way (PPO)
+                                                 reference/      the reference, where it is refreshed
+                                                 training.pt     optimisers and their step count
                                                  state.json      where the run stood
                                                  manifest.json   names, sizes, digests of all the others; written last
-    model/                                       the trained model, the same way, without training.pt
+    model/                                       the trained models, the same way, without training.pt
 
 A trainer writes into a folder whose name says that it is unfinished; the coordinator adds the rest and renames it.
 On resume the highest attempt's newest checkpoint whose manifest holds wins; any other is passed over with a reason.
@@ -152,7 +154,7 @@ class Checkpoints:
                 yield folder / match[0], int(match[1])
 
     def _seal(self, unfinished: Path, final: Path, episode: int, files: Sequence[StagedFile]) -> Path:
-        own = [_described(unfinished / _STATE)] if (unfinished / _STATE).exists() else []
+        own = [_described(unfinished, unfinished / _STATE)] if (unfinished / _STATE).exists() else []
         manifest = _Manifest(
             episode=episode, files=[_File(name=f.name, size=f.size, digest=f.digest) for f in [*files, *own]]
         )
@@ -169,18 +171,17 @@ class Checkpoints:
 
 
 def staged_files(folder: Path) -> list[StagedFile]:
-    """All files of a folder, made durable."""
-    files = [_described(path) for path in sorted(folder.iterdir())]
-    for file in files:
-        _flush(folder / file.name)
-    _flush(folder)
-    return files
+    """All files of a folder, and of the folders in it, made durable."""
+    paths = sorted(folder.rglob("*"))
+    for path in (*paths, folder):
+        _flush(path)
+    return [_described(folder, path) for path in paths if path.is_file()]
 
 
-def _described(path: Path) -> StagedFile:
+def _described(folder: Path, path: Path) -> StagedFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    return StagedFile(path.name, path.stat().st_size, digest)
+    return StagedFile(str(path.relative_to(folder)), path.stat().st_size, digest)
 
 
 def _problem(folder: Path, episode: int, *, digests: bool = True) -> str | None:
@@ -203,7 +204,7 @@ def _file_problems(folder: Path, files: Iterable[_File], *, digests: bool) -> It
             yield f"{file.name} is missing"
         elif path.stat().st_size != file.size:
             yield f"{file.name} has {path.stat().st_size} bytes, expected {file.size}"
-        elif digests and (found := _described(path).digest) != file.digest:
+        elif digests and (found := _described(folder, path).digest) != file.digest:
             yield f"{file.name} has digest {found}, expected {file.digest}"
 
 

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
+from rlhf_api.algorithm import Algorithm
 
 from rlhf_runtime.buffer import ExperienceGroup
+from rlhf_runtime.completion import ModelViews, completed
 from rlhf_runtime.data.prompts import Prompt, columns_of
 from rlhf_runtime.engines.engine import Engine, Request, Sampling
-from rlhf_runtime.maths.advantages import Normalization, group_advantages
-from rlhf_runtime.rewards.runner import RewardRunner, RewardScores
-from rlhf_runtime.rollout import Experience, Group, Rollout
+from rlhf_runtime.model_forwards import FrozenModels
+from rlhf_runtime.rewards.batch import RewardScores, Tokens
+from rlhf_runtime.rewards.runner import RewardRunner
+from rlhf_runtime.rollout import Group, Rollout
 from rlhf_runtime.weight_manifest import Manifest, Order
 from rlhf_runtime.weight_sync import Bytes, Receiver
 from rlhf_runtime.workers import GroupSummary, ShownRollout, Task
@@ -28,42 +30,60 @@ SHOWN_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakerSettings:
-    """How a group is sampled, and how its rewards become advantages."""
+    """How a group is sampled, and how its rewards become advantages. `end_ids` end a completion and are not text."""
 
     samples_per_prompt: int
     sampling: Sampling
-    normalization: Normalization
+    end_ids: frozenset[int]
+    algorithm: Algorithm
 
 
 class Maker:
-    """One engine with its reward functions. `make` and `evaluate` are called from one thread, the rest from another."""
+    """One engine with its rewards, and the models that complete experiences.
+
+    `make` and `evaluate` are called from one thread, the rest from another.
+    """
 
     def __init__(
-        self, engine: Engine, receiver: Receiver, rewards: RewardRunner, tokenizer: Any, settings: MakerSettings
+        self,
+        engine: Engine,
+        receiver: Receiver,
+        rewards: RewardRunner,
+        tokenizer: Any,
+        settings: MakerSettings,
+        models: FrozenModels,
+        evaluation_rewards: RewardRunner | None = None,
     ) -> None:
         self._engine = engine
         self._receiver = receiver
         self._rewards = rewards
+        self._evaluation_rewards = evaluation_rewards or rewards
         self._tokenizer = tokenizer
         self._settings = settings
+        self._models = models
         self._engine_lock = threading.Lock()
 
     def make(self, tasks: Sequence[Task]) -> list[tuple[GroupSummary, ExperienceGroup]]:
         """Sample and score one whole group for each task."""
-        groups = self._generate([task.prompt for task in tasks], self._settings.samples_per_prompt)
-        scores = self._score([task.prompt for task in tasks], groups)
+        prompts = [task.prompt for task in tasks]
+        with self._engine_lock:
+            groups = self._generate(prompts, self._settings.samples_per_prompt)
+            # Before another version is put into use: values are those of the critic that the policy came with.
+            views = self._models.views([rollout for group in groups for rollout in group.rollouts])
+        scores = self._score(self._rewards, prompts, groups)
         return [
-            self._completed(task, group, group_scores, completions)
-            for task, group, (group_scores, completions) in zip(tasks, groups, scores, strict=True)
+            self._completed(task, group, group_scores, views.of(part), texts)
+            for task, group, part, (group_scores, texts) in zip(tasks, groups, _parts(groups), scores, strict=True)
         ]
 
     def evaluate(self, prompts: Sequence[Prompt], version: int) -> list[float]:
         """Reward of one sample of each prompt; raises ValueError if another version is in use."""
-        groups = self._generate(prompts, 1)
+        with self._engine_lock:
+            groups = self._generate(prompts, 1)
         found = {int(v) for group in groups for rollout in group.rollouts for v in np.unique(rollout.versions)}
         if found != {version}:
             raise ValueError(f"evaluation: found version {sorted(found)} in use, expected {version}")
-        return [scores.total[0] for scores, _ in self._score(prompts, groups)]
+        return [scores.total[0] for scores, _ in self._score(self._evaluation_rewards, prompts, groups)]
 
     def prepare(self, manifest: Manifest, lease_seconds: float) -> bool:
         return self._receiver.prepare(manifest, lease_seconds)
@@ -91,50 +111,55 @@ class Maker:
 
     def close(self) -> None:
         self._rewards.close()
+        self._evaluation_rewards.close()
 
     def _generate(self, prompts: Sequence[Prompt], samples: int) -> list[Group]:
         requests = [
             Request(prompt_index=p.index, prompt_ids=np.array(p.token_ids, np.int32), samples=samples) for p in prompts
         ]
-        with self._engine_lock:
-            self._receiver.apply_pending()
-            if self._receiver.committed is None:
-                raise ValueError("a maker without a synced version was asked to sample")
-            return self._engine.generate(requests, self._settings.sampling)
+        self._receiver.apply_pending()
+        if self._receiver.committed is None:
+            raise ValueError("a maker without a synced version was asked to sample")
+        return self._engine.generate(requests, self._settings.sampling)
 
-    def _score(self, prompts: Sequence[Prompt], groups: Sequence[Group]) -> list[tuple[RewardScores, list[str]]]:
+    def _score(
+        self, rewards: RewardRunner, prompts: Sequence[Prompt], groups: Sequence[Group]
+    ) -> list[tuple[RewardScores, list[str]]]:
         """Rewards and completion texts of each group."""
         repeated = [prompt for prompt, group in zip(prompts, groups, strict=True) for _ in group.rollouts]
         texts = [self._text(rollout) for group in groups for rollout in group.rollouts]
         completions = [prompt.completion(text) for prompt, text in zip(repeated, texts, strict=True)]
-        scores = self._rewards.score([prompt.value for prompt in repeated], completions, columns_of(repeated))
-        ends = np.cumsum([len(group.rollouts) for group in groups])
-        parts = [slice(end - len(group.rollouts), end) for group, end in zip(groups, ends, strict=True)]
-        return [(scores.of(part), texts[part]) for part in parts]
+        tokens = Tokens(
+            [prompt.token_ids for prompt in repeated],
+            [rollout.completion_ids.tolist() for group in groups for rollout in group.rollouts],
+        )
+        scores = rewards.score(
+            [prompt.value for prompt in repeated],
+            completions,
+            columns_of(repeated),
+            tokens,
+            rows=[prompt.row for prompt in repeated],
+        )
+        return [(scores.of(part), texts[part]) for part in _parts(groups)]
 
     def _text(self, rollout: Rollout) -> str:
-        # The chosen end of sequence is not text; any other special token is something the policy has said.
-        ids = rollout.completion_ids if rollout.truncated else rollout.completion_ids[:-1]
+        # The chosen end token is not text; any other special token is something the policy has said.
+        ids = rollout.completion_ids
+        ids = ids[:-1] if int(ids[-1]) in self._settings.end_ids else ids
         text: str = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
     def _completed(
-        self, task: Task, group: Group, scores: RewardScores, texts: Sequence[str]
+        self, task: Task, group: Group, scores: RewardScores, views: ModelViews, texts: Sequence[str]
     ) -> tuple[GroupSummary, ExperienceGroup]:
         rewards = scores.total
-        advantages = group_advantages(
-            torch.tensor(rewards, dtype=torch.float64), len(rewards), self._settings.normalization
-        ).tolist()
-        experiences = tuple(
-            Experience(rollout=rollout, reward=reward, advantage=advantage)
-            for rollout, reward, advantage in zip(group.rollouts, rewards, advantages, strict=True)
-        )
+        experiences = completed(group.rollouts, rewards, views, self._settings.algorithm)
         shown = [
             ShownRollout(
                 prompt=task.prompt.text[:SHOWN_CHARACTERS],
                 completion=text[:SHOWN_CHARACTERS],
                 reward=e.reward,
-                advantage=e.advantage,
+                advantage=float(e.advantages.mean()),
                 versions=(e.rollout.oldest_version, int(e.rollout.versions.max())),
             )
             for e, text in zip(experiences, texts, strict=True)
@@ -149,3 +174,9 @@ class Maker:
             shown=tuple(shown) if task.shown else (),
         )
         return summary, ExperienceGroup(task.dispatch, experiences)
+
+
+def _parts(groups: Sequence[Group]) -> list[slice]:
+    """Where each group's rollouts are in the list of all."""
+    ends = np.cumsum([len(group.rollouts) for group in groups])
+    return [slice(end - len(group.rollouts), end) for group, end in zip(groups, ends, strict=True)]

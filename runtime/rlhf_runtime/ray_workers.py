@@ -109,8 +109,8 @@ class RayTrainers:
     async def forget(self, dispatches: Sequence[Dispatch]) -> None:
         await self._all([actor.forget.remote(dispatches) for actor in self._actors])
 
-    async def train(self, dispatches: Sequence[Dispatch]) -> Trained:
-        answers: list[Trained] = await self._all([actor.train.remote(dispatches) for actor in self._actors])
+    async def train(self, dispatches: Sequence[Dispatch], version: int) -> Trained:
+        answers: list[Trained] = await self._all([actor.train.remote(dispatches, version) for actor in self._actors])
         return replace(answers[0], groups=tuple(group for answer in answers for group in answer.groups))
 
     async def publish(self, order: Order, *, must_differ: bool, seconds: float) -> Publication:
@@ -126,7 +126,8 @@ class RayTrainers:
             ) from error
 
     async def save(self, folder: Path, *, resumable: bool) -> list[StagedFile]:
-        [files] = await self._all([self._actors[0].save.remote(folder, resumable)])
+        # Weights that are divided over ranks come together by all ranks' work.
+        files, *_ = await self._all([actor.save.remote(folder, resumable) for actor in self._actors])
         return list(files)
 
     async def ping(self, seconds: float) -> None:
@@ -144,7 +145,8 @@ class RayTrainers:
 
     async def _publish(self, order: Order, must_differ: bool) -> Publication:
         first = self._actors[0]
-        [manifest] = await self._all([first.prepare.remote(order, must_differ)])
+        # Weights that are divided over ranks come together by all ranks' work.
+        manifest, *_ = await self._all([actor.prepare.remote(order, must_differ) for actor in self._actors])
         buckets = []
         for index in range(len(manifest.buckets)):
             digest, payload = first.shard.options(num_returns=2).remote(order, index)

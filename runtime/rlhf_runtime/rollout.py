@@ -2,14 +2,14 @@
 
 A rollout is what the engine did and nothing else; an experience is a rollout that has been scored. Both hold
 numpy arrays: the object store hands those to another process without a copy, and a process that only routes
-them needs no torch. torch is therefore imported inside `collate` alone.
+them needs no torch. torch is therefore imported inside `rows_of` and `collate` alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -84,22 +84,41 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Experience:
-    """A scored rollout: `reward` in the reward's own units, `advantage` as `maths.group_advantages` gives it."""
+    """A rollout with all that training needs of it; T completion tokens, log-probs in nats, the rest in reward units.
+
+    reward              what the reward functions gave, weighted; without any penalty
+    advantages          [T] float32, raw: whitening is over a whole episode, at the trainers
+    returns, values     [T] float32, the critic's targets and its values when the tokens were drawn (PPO)
+    reference_logprobs  [T] float32, of the completion under the reference policy, where a KL is wanted
+    teacher_logprobs    [T] float32, under the teacher, where there is one
+    """
 
     rollout: Rollout
     reward: float
-    advantage: float
+    advantages: Float32Array
+    returns: Float32Array | None = None
+    values: Float32Array | None = None
+    reference_logprobs: Float32Array | None = None
+    teacher_logprobs: Float32Array | None = None
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.reward) and np.isfinite(self.advantage)):
-            raise ValueError(
-                f"experience: found reward {self.reward}, advantage {self.advantage}; expected finite numbers"
-            )
+        if not np.isfinite(self.reward):
+            raise ValueError(f"experience: found reward {self.reward}, expected a finite number")
+        for name in TOKEN_FIELDS:
+            array = getattr(self, name)
+            if array is not None:
+                _check_array(name, array, np.float32, len(self.rollout.completion_ids))
+                if not np.isfinite(array).all():
+                    raise ValueError(f"{name}: found {array}, expected finite numbers")
+
+
+#: Fields of an experience that have a value a token; a batch has them under the same names.
+TOKEN_FIELDS = ("advantages", "returns", "values", "reference_logprobs", "teacher_logprobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
-    """One micro-batch as tensors; B rows, P longest prompt, T longest completion.
+class Rows:
+    """Rollouts laid out as tensors: B rows, P longest prompt, T longest completion.
 
     A row is [pad.. prompt | completion pad..]: prompts end, and completions start, in the same column for every
     row. `attention_mask` and `mask` tell padding from tokens, never the token id, so padding with EOS is fine.
@@ -108,62 +127,96 @@ class Batch:
     attention_mask [B, P + T] int64, 1 at tokens
     position_ids   [B, P + T] int64, counted from the row's first token
     mask           [B, T] bool, True at completion tokens
-    old_logprobs   [B, T] float32, nats, 0 at padding
-    advantages     [B] float32
     """
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     position_ids: torch.Tensor
     mask: torch.Tensor
-    old_logprobs: torch.Tensor
-    advantages: torch.Tensor
 
     @property
     def completion_ids(self) -> torch.Tensor:
         """[B, T] int64."""
         return self.input_ids[:, -self.mask.shape[1] :]
 
-    def to(self, device: torch.device) -> Batch:
-        return Batch(
-            input_ids=self.input_ids.to(device),
-            attention_mask=self.attention_mask.to(device),
-            position_ids=self.position_ids.to(device),
-            mask=self.mask.to(device),
-            old_logprobs=self.old_logprobs.to(device),
-            advantages=self.advantages.to(device),
-        )
+    def to(self, device: torch.device) -> Self:
+        moved = {
+            field.name: value.to(device) for field in fields(self) if (value := getattr(self, field.name)) is not None
+        }
+        return replace(self, **moved)
 
 
-def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
-    """Lay experiences out as one micro-batch, in the order given. Padding cannot change a row's loss."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch(Rows):
+    """One micro-batch of experiences: their rows, and what each token has, [B, T] and 0 at padding.
+
+    `versions` is int64, all others float32 as in an experience. None where the experiences have none.
+    `old_logprobs` are those of the policy that an episode's training begins with, where they are computed beforehand.
+    """
+
+    sampled_logprobs: torch.Tensor
+    versions: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    reference_logprobs: torch.Tensor | None = None
+    teacher_logprobs: torch.Tensor | None = None
+    old_logprobs: torch.Tensor | None = None
+
+
+def rows_of(rollouts: Sequence[Rollout], pad_id: int) -> Rows:
+    """Lay rollouts out, in the order given. Padding cannot change what a model says of a row's tokens."""
     import torch
 
     from rlhf_runtime.maths.masks import position_ids
 
-    if not experiences:
-        raise ValueError("experiences: found none, expected at least one")
-    rollouts = [experience.rollout for experience in experiences]
-    rows = len(rollouts)
+    if not rollouts:
+        raise ValueError("rollouts: found none, expected at least one")
     longest_prompt = max(len(r.prompt_ids) for r in rollouts)
     longest_completion = max(len(r.completion_ids) for r in rollouts)
-    input_ids = np.full((rows, longest_prompt + longest_completion), pad_id, np.int64)
+    input_ids = np.full((len(rollouts), longest_prompt + longest_completion), pad_id, np.int64)
     attention = np.zeros_like(input_ids)
-    old_logprobs = np.zeros((rows, longest_completion), np.float32)
     for row, rollout in enumerate(rollouts):
         start, end = longest_prompt - len(rollout.prompt_ids), longest_prompt + len(rollout.completion_ids)
         input_ids[row, start:end] = np.concatenate([rollout.prompt_ids, rollout.completion_ids])
         attention[row, start:end] = 1
-        old_logprobs[row, : len(rollout.logprobs)] = rollout.logprobs
     attention_mask = torch.from_numpy(attention)
-    return Batch(
+    return Rows(
         input_ids=torch.from_numpy(input_ids),
         attention_mask=attention_mask,
         position_ids=position_ids(attention_mask),
         mask=attention_mask[:, longest_prompt:].bool(),
-        old_logprobs=torch.from_numpy(old_logprobs),
-        advantages=torch.tensor([e.advantage for e in experiences], dtype=torch.float32),
     )
+
+
+def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
+    """Lay experiences out as one micro-batch, in the order given; all of them have the same fields."""
+    import torch
+
+    rollouts = [experience.rollout for experience in experiences]
+    rows = rows_of(rollouts, pad_id)
+    by_token: dict[str, torch.Tensor] = {}
+    for name in TOKEN_FIELDS:
+        arrays = [getattr(experience, name) for experience in experiences]
+        if any(array is not None for array in arrays):
+            by_token[name] = torch.from_numpy(right_padded(arrays))
+    return Batch(
+        input_ids=rows.input_ids,
+        attention_mask=rows.attention_mask,
+        position_ids=rows.position_ids,
+        mask=rows.mask,
+        sampled_logprobs=torch.from_numpy(right_padded([rollout.logprobs for rollout in rollouts])),
+        versions=torch.from_numpy(right_padded([rollout.versions for rollout in rollouts])).long(),
+        **by_token,
+    )
+
+
+def right_padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """[rows, longest] of the arrays' own dtype, 0 at padding."""
+    padded = np.zeros((len(arrays), max(len(array) for array in arrays)), arrays[0].dtype)
+    for row, array in enumerate(arrays):
+        padded[row, : len(array)] = array
+    return padded
 
 
 def _check_array(name: str, array: npt.NDArray[np.generic], dtype: type[np.generic], length: int | None) -> None:

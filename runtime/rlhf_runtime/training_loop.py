@@ -119,7 +119,7 @@ class TrainingLoop:
     async def _train(self) -> tuple[Trained, list[GroupSummary]]:
         flow, version = self._flow, self._flow.version
         dispatches = [dispatch for dispatch, _ in flow.ledger.ready(version)]
-        trained = await self._trainers.train(dispatches)
+        trained = await self._trainers.train(dispatches, version + 1)
         flow.ledger.train(version)
         flow.version += 1
         flow.progressed()

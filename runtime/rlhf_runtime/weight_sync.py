@@ -15,15 +15,14 @@ lease ends. Neither end takes part in a collective.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.weight_manifest import (
     BUCKET_BYTES,
     Manifest,
@@ -40,19 +39,46 @@ Bytes = npt.NDArray[np.uint8]
 Apply = Callable[[Mapping[str, Tensor], int], None]
 
 
-class Publisher:
-    """Gives a model's weights away, floating-point ones as `dtype`. The weights rest from prepare to commit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPart:
+    """One model of a publish: its tensors go under `prefix` and a dot, floating-point ones as `dtype`.
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._model = model
-        self._dtype = dtype
+    `weights(version)` gives the whole tensors by plain name, and {} on ranks that do not publish; all ranks call it.
+    """
+
+    prefix: str
+    dtype: torch.dtype
+    weights: Callable[[int], Mapping[str, Tensor]]
+
+
+class Publisher:
+    """Gives models' weights away. They rest from prepare to commit.
+
+    Every rank has one, because weights that are divided over ranks come together by all of them; with `publishes`
+    false it takes part in that, and gives nothing.
+    """
+
+    def __init__(
+        self, parts: Sequence[PublishedPart], *, publishes: bool = True, bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
+        self._parts = parts
+        self._publishes = publishes
         self._bucket_bytes = bucket_bytes
+        self._tensors: dict[str, tuple[Tensor, torch.dtype]] = {}
         self._manifest: Manifest | None = None
         self._digests: dict[int, str] = {}
 
-    def prepare(self, order: Order, *, must_differ: bool) -> Manifest:
-        """Begin a publish; one that was begun before is forgotten."""
-        specs = [_spec(name, self._cast(tensor)) for name, tensor in model_weights(self._model).items()]
+    def prepare(self, order: Order, *, must_differ: bool) -> Manifest | None:
+        """Begin a publish; one that was begun before is forgotten. None where nothing is published."""
+        self._tensors = {
+            f"{part.prefix}.{name}": (tensor, part.dtype if tensor.is_floating_point() else tensor.dtype)
+            for part in self._parts
+            for name, tensor in part.weights(order.version).items()
+        }
+        if not self._publishes:
+            self._tensors = {}
+            return None
+        specs = [_spec(name, tensor, dtype) for name, (tensor, dtype) in self._tensors.items()]
         self._manifest = Manifest(order, into_buckets(specs, self._bucket_bytes), must_differ)
         self._digests = {}
         return self._manifest
@@ -60,9 +86,9 @@ class Publisher:
     def shard(self, order: Order, index: int) -> tuple[str, Bytes]:
         """Digest and bytes of one bucket: a copy, so that training may go on once all are taken."""
         manifest = self._of(order)
-        tensors = model_weights(self._model)
-        parts = [_as_bytes(self._cast(tensors[spec.name])) for spec in manifest.buckets[index]]
-        content = np.concatenate(parts)
+        # Cast here: one bucket at a time, so that no second copy of the model is held.
+        chosen = [self._tensors[spec.name] for spec in manifest.buckets[index]]
+        content = np.concatenate([_as_bytes(tensor.to(dtype)) for tensor, dtype in chosen])
         self._digests[index] = bucket_digest(content.data)
         return self._digests[index], content
 
@@ -72,6 +98,7 @@ class Publisher:
         missing = [index for index in range(len(manifest.buckets)) if index not in self._digests]
         if missing:
             raise ValueError(f"commit of {order}: buckets {missing} were never taken")
+        self._tensors = {}
         return version_digest(manifest, [self._digests[index] for index in range(len(manifest.buckets))])
 
     def _of(self, order: Order) -> Manifest:
@@ -79,9 +106,6 @@ class Publisher:
             found = self._manifest.order if self._manifest else "none"
             raise ValueError(f"publish {order}: found {found} prepared")
         return self._manifest
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 
 @dataclass
@@ -101,11 +125,14 @@ class _Staged:
 class Receiver:
     """A maker's end: stages versions beside the live weights, which change in `apply_pending` only.
 
-    Called from several threads; `apply_pending` by the one that holds the engine. `apply` is Engine.load.
+    Called from several threads; `apply_pending` by the one that holds the engine. `expected` are tensors of the names,
+    shapes and dtypes that a version must have; `apply` puts a version into use.
     """
 
-    def __init__(self, model: nn.Module, apply: Apply, clock: Callable[[], float] = time.monotonic) -> None:
-        self._expected = {name: _spec(name, tensor) for name, tensor in model_weights(model).items()}
+    def __init__(
+        self, expected: Mapping[str, Tensor], apply: Apply, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._expected = {name: _spec(name, tensor, tensor.dtype) for name, tensor in expected.items()}
         self._apply = apply
         self._clock = clock
         self._lock = threading.Lock()
@@ -218,8 +245,8 @@ class Receiver:
             raise SyncRefused(f"{manifest.order} does not fit this model: {'; '.join(problems)}")
 
 
-def _spec(name: str, tensor: Tensor) -> TensorSpec:
-    return TensorSpec(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.nbytes)
+def _spec(name: str, tensor: Tensor, dtype: torch.dtype) -> TensorSpec:
+    return TensorSpec(name, tuple(tensor.shape), str(dtype).removeprefix("torch."), tensor.numel() * dtype.itemsize)
 
 
 def _as_bytes(tensor: Tensor) -> Bytes:

@@ -36,7 +36,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRollout:
-    """One rollout as people read it; `versions` are the oldest and the newest that sampled a token of it."""
+    """One rollout as people read it; `advantage` is the mean over its tokens, `versions` are the oldest and the newest
+    that sampled a token of it."""
 
     prompt: str
     completion: str
@@ -95,7 +96,8 @@ class TrainedGroup:
 class Trained:
     """One episode's optimiser steps: means over all ranks, and the groups of the rank, or ranks, that say so.
 
-    `moved`: some gradient and its learning rate were not 0.
+    KLs and entropy are in nats a token, `value_loss` in squared reward units; `moved`: some gradient and its learning
+    rate were not 0. None where the algorithm has no such thing.
     """
 
     loss: float
@@ -103,6 +105,11 @@ class Trained:
     entropy: float
     clip_fraction: float
     gradient_norm: float
+    effective_sample_size: float
+    reference_kl: float | None
+    teacher_kl: float | None
+    value_loss: float | None
+    explained_variance: float | None
     moved: bool
     optimizer_steps: int
     groups: tuple[TrainedGroup, ...]
@@ -110,7 +117,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of an unfinished checkpoint: name in its folder, bytes, and blake2b digest."""
+    """A file of an unfinished checkpoint: path from its folder, bytes, and blake2b digest."""
 
     name: str
     size: int
@@ -163,8 +170,8 @@ class TrainersHandle(Protocol):
         """Free what was dropped after it had arrived."""
         ...
 
-    async def train(self, dispatches: Sequence[Dispatch]) -> Trained:
-        """Train an episode's groups, each once per epoch."""
+    async def train(self, dispatches: Sequence[Dispatch], version: int) -> Trained:
+        """Train an episode's groups, each once per epoch: what makes policy version `version`."""
         ...
 
     async def publish(self, order: Order, *, must_differ: bool, seconds: float) -> Publication:
@@ -172,7 +179,7 @@ class TrainersHandle(Protocol):
         ...
 
     async def save(self, folder: Path, *, resumable: bool) -> list[StagedFile]:
-        """Write the model and its tokenizer, and with `resumable` what training goes on from, into this folder."""
+        """Write the models and their tokenizer, and with `resumable` what training goes on from, into this folder."""
         ...
 
     async def ping(self, seconds: float) -> None: ...

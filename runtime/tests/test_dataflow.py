@@ -125,7 +125,8 @@ class FakeTrainers:
     async def forget(self, dispatches: Sequence[Dispatch]) -> None:
         self.buffer.forget(dispatches)
 
-    async def train(self, dispatches: Sequence[Dispatch]) -> Trained:
+    async def train(self, dispatches: Sequence[Dispatch], version: int) -> Trained:
+        assert version == self.version + 1
         self.buffer.take(dispatches)
         await self.world.work()
         self.world.trained += dispatches
@@ -137,6 +138,11 @@ class FakeTrainers:
             entropy=1.0,
             clip_fraction=0.0,
             gradient_norm=1.0,
+            effective_sample_size=1.0,
+            reference_kl=None,
+            teacher_kl=None,
+            value_loss=None,
+            explained_variance=None,
             moved=True,
             optimizer_steps=self.version,
             groups=tuple(TrainedGroup(dispatch.cursor, 2) for dispatch in dispatches),

@@ -42,6 +42,11 @@ TRAINED = Trained(
     entropy=1.5,
     clip_fraction=0.25,
     gradient_norm=2.0,
+    effective_sample_size=0.9,
+    reference_kl=0.02,
+    teacher_kl=None,
+    value_loss=0.3,
+    explained_variance=0.4,
     moved=True,
     optimizer_steps=5,
     groups=(TrainedGroup(8, 2), TrainedGroup(9, 2)),
@@ -71,6 +76,8 @@ def test_the_numbers_of_an_episode() -> None:
     assert (found.samples, found.tokens, found.tokens_per_second, found.truncated_fraction) == (4, 30, 7.5, 0.25)
     assert (found.seconds, found.wait_seconds, found.train_seconds, found.sync_seconds) == (4.0, 1.0, 2.0, 0.75)
     assert (found.kl, found.loss, found.entropy, found.clip_fraction, found.gradient_norm) == (0.01, 0.5, 1.5, 0.25, 2)
+    assert (found.effective_sample_size, found.reference_kl, found.teacher_kl) == (0.9, 0.02, None)
+    assert (found.value_loss, found.explained_variance) == (0.3, 0.4)
     assert (found.dropped, found.score) == (3, None)
 
 

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rlhf_api.algorithm import Algorithm, Optimizer
+from rlhf_api.algorithm import Group as GroupSettings
 from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.engines.engine import Hook, Request, Sampling
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.maker import Maker, MakerSettings
-from rlhf_runtime.rewards.runner import RewardScores
+from rlhf_runtime.model_forwards import FrozenModels
+from rlhf_runtime.models.policy_parts import LoadsParts, expected_weights
+from rlhf_runtime.models.policy_weights import model_weights
+from rlhf_runtime.rewards.batch import RewardScores, Tokens
 from rlhf_runtime.rollout import Group, Rollout
 from rlhf_runtime.weight_manifest import Order
-from rlhf_runtime.weight_sync import Publisher, Receiver
+from rlhf_runtime.weight_sync import PublishedPart, Publisher, Receiver
 from rlhf_runtime.workers import Task
 from torch import nn
 
@@ -71,8 +76,16 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def score(self, prompts: Sequence[str], completions: Sequence[str], columns: dict[str, list[Any]]) -> RewardScores:
+    def score(
+        self,
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        columns: dict[str, list[Any]],
+        tokens: Tokens,
+        rows: Sequence[int],
+    ) -> RewardScores:
         self.calls.append((list(prompts), list(completions), columns))
+        self.tokens, self.rows = tokens, rows
         values = [float(i) for i in range(len(completions))]
         return RewardScores(values, {"half": [value / 2 for value in values]})
 
@@ -82,17 +95,23 @@ class Recorder:
 class Bench:
     def __init__(self) -> None:
         self.engine, self.rewards, model = SlowEngine(), Recorder(), nn.Linear(2, 2)
-        self.publisher = Publisher(model, torch.float32)
+        self.publisher = Publisher(
+            [PublishedPart(prefix="actor", dtype=torch.float32, weights=lambda version: model_weights(model))]
+        )
         self.maker = Maker(
             self.engine,
-            Receiver(model, self.engine.load),
+            Receiver(expected_weights({"actor": model}), LoadsParts(self.engine, {})),
             self.rewards,  # type: ignore[arg-type]
             Letters(),
             MakerSettings(
                 samples_per_prompt=2,
                 sampling=Sampling(temperature=1.0, max_new_tokens=2, seed=0),
-                normalization="None",
+                end_ids=frozenset({EOS}),
+                algorithm=Algorithm(
+                    type="GRPO", optimizer=Optimizer(learning_rate=0.0), group=GroupSettings(normalization="None")
+                ),
             ),
+            FrozenModels(pad_id=0, temperature=1.0),
         )
 
     def stage(self, version: int) -> tuple[Order, str]:
@@ -128,6 +147,8 @@ def test_rewards_get_text_without_the_end_token_and_one_prompt_and_column_value_
     assert prompts == ["q3", "q3", "q4", "q4"]
     assert completions == ["f", "gh", "f", "gh"]
     assert columns == {"answer": [3, 3, 4, 4]}
+    assert bench.rewards.tokens == Tokens([(1, 2)] * 4, [[5, EOS], [6, 7]] * 2)
+    assert bench.rewards.rows == [3, 3, 4, 4]
 
 
 def test_after_messages_rewards_get_a_completion_as_a_message() -> None:
@@ -152,7 +173,7 @@ def test_a_group_comes_back_whole_with_its_rewards_advantages_counts_and_version
     assert summary.rewards == (2.0, 3.0)
     assert summary.rewards_each == {"half": (1.0, 1.5)}
     assert [experience.reward for experience in group.experiences] == [2.0, 3.0]
-    assert [experience.advantage for experience in group.experiences] == [-0.5, 0.5]
+    assert [experience.advantages.tolist() for experience in group.experiences] == [[-0.5, -0.5], [0.5, 0.5]]
     assert [(shown.completion, shown.versions) for shown in summary.shown] == [("f", (7, 7)), ("gh", (7, 7))]
 
 

@@ -61,7 +61,7 @@ def test_a_group_is_whole_or_refused(rollouts: tuple[Rollout, ...]) -> None:
 
 def test_a_score_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="found reward nan"):
-        Experience(rollout=rollout(), reward=float("nan"), advantage=0.0)
+        Experience(rollout=rollout(), reward=float("nan"), advantages=np.zeros(3, np.float32))
 
 
 def test_collate_aligns_the_boundary_of_prompt_and_completion() -> None:
@@ -74,8 +74,8 @@ def test_collate_aligns_the_boundary_of_prompt_and_completion() -> None:
     # The padding token is also the EOS (1): lengths, not token ids, say what is padding.
     batch = collate(
         [
-            Experience(rollout=rollout(), reward=1.0, advantage=0.5),
-            Experience(rollout=short, reward=0.0, advantage=-0.5),
+            Experience(rollout=rollout(), reward=1.0, advantages=np.full(3, 0.5, np.float32)),
+            Experience(rollout=short, reward=0.0, advantages=np.full(1, -0.5, np.float32)),
         ],
         pad_id=1,
     )
@@ -84,12 +84,14 @@ def test_collate_aligns_the_boundary_of_prompt_and_completion() -> None:
     assert batch.position_ids.tolist()[1][:3] == [0, 0, 1]
     assert batch.completion_ids.tolist() == [[5, 6, 1], [1, 1, 1]]
     assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
-    assert batch.old_logprobs.tolist() == [[-1.0, -2.0, -3.0], [-0.5, 0.0, 0.0]]
-    assert batch.advantages.tolist() == [0.5, -0.5]
+    assert batch.sampled_logprobs.tolist() == [[-1.0, -2.0, -3.0], [-0.5, 0.0, 0.0]]
+    assert batch.advantages.tolist() == [[0.5, 0.5, 0.5], [-0.5, 0.0, 0.0]]
+    assert batch.versions.tolist()[1] == [2, 0, 0]
+    assert batch.returns is None
 
 
 def test_nothing_to_collate_is_refused() -> None:
-    with pytest.raises(ValueError, match="experiences: found none"):
+    with pytest.raises(ValueError, match="rollouts: found none"):
         collate([], pad_id=0)
 
 

@@ -1,14 +1,15 @@
 """The weight sync transaction: only a complete, fitting, newer version is ever used, and it is used whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from rlhf_runtime.models.policy_parts import expected_weights
 from rlhf_runtime.models.policy_weights import load_weights, model_weights
 from rlhf_runtime.weight_manifest import Manifest, NotInPreparation, Order, SyncRefused, TensorSpec, into_buckets
-from rlhf_runtime.weight_sync import Publisher, Receiver
+from rlhf_runtime.weight_sync import PublishedPart, Publisher, Receiver
 from torch import nn
 
 V0, V1, V2 = Order(1, 0, 0), Order(1, 0, 1), Order(1, 0, 2)
@@ -28,17 +29,25 @@ class Policy(nn.Module):
         self.counter.register_buffer("counts", torch.arange(3, dtype=torch.uint8))
 
 
+def part(model: nn.Module, dtype: torch.dtype) -> PublishedPart:
+    return PublishedPart(prefix="actor", dtype=dtype, weights=lambda version: model_weights(model))
+
+
+def plain(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("actor."): tensor for name, tensor in state.items()}
+
+
 class Pair:
     """A trainer's policy and a maker's, which starts from other weights."""
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0, bucket_bytes: int = 40) -> None:
         self.trained, self.live = Policy(1), Policy(2)
-        self.publisher = Publisher(self.trained, torch.float32, bucket_bytes)
+        self.publisher = Publisher([part(self.trained, torch.float32)], bucket_bytes=bucket_bytes)
         self.version = -1
-        self.receiver = Receiver(self.live, self.load, clock)
+        self.receiver = Receiver(expected_weights({"actor": self.live}), self.load, clock)
 
-    def load(self, state: dict[str, torch.Tensor], version: int) -> None:
-        load_weights(self.live, state)
+    def load(self, state: Mapping[str, torch.Tensor], version: int) -> None:
+        load_weights(self.live, plain(state))
         self.version = version
 
     def train(self) -> None:
@@ -186,10 +195,10 @@ def changed(manifest: Manifest, change: Callable[[list[TensorSpec]], list[Tensor
         (
             "a renamed key",
             lambda s: [replace(s[0], name="model.x"), *s[1:]],
-            "missing embedding.weight; unknown model.x",
+            "missing actor.embedding.weight; unknown model.x",
         ),
-        ("a missing tensor", lambda s: s[1:], "missing embedding.weight"),
-        ("nothing at all", lambda s: [], "missing embedding.weight; missing middle.weight"),
+        ("a missing tensor", lambda s: s[1:], "missing actor.embedding.weight"),
+        ("nothing at all", lambda s: [], "missing actor.embedding.weight; missing actor.middle.weight"),
         (
             "another shape",
             lambda s: [replace(s[0], shape=(3, 5)), *s[1:]],
@@ -258,8 +267,8 @@ def test_a_newer_version_takes_the_place_of_one_that_was_given_up() -> None:
 
 def test_makers_in_bfloat16_get_rounded_weights_and_the_trainer_keeps_its_own() -> None:
     trained, live = Policy(1), Policy(2).to(torch.bfloat16)
-    publisher = Publisher(trained, torch.bfloat16)
-    receiver = Receiver(live, lambda state, version: load_weights(live, state))
+    publisher = Publisher([part(trained, torch.bfloat16)])
+    receiver = Receiver(expected_weights({"actor": live}), lambda state, version: load_weights(live, plain(state)))
     manifest = publisher.prepare(V0, must_differ=False)
     receiver.prepare(manifest, 1.0)
     for index in range(len(manifest.buckets)):

@@ -1,42 +1,58 @@
 """A trainer: one rank that holds its share of the buffer, takes the optimiser steps of an episode, and saves."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rlhf_runtime.buffer import ExperienceBuffer, ExperienceGroup
 from rlhf_runtime.checkpoint import TRAINING_STATE, staged_files
 from rlhf_runtime.ledger import Dispatch
-from rlhf_runtime.models.policy import save_policy
-from rlhf_runtime.rollout import collate
+from rlhf_runtime.rollout import Batch, Experience, collate
 from rlhf_runtime.topology import optimizer_steps, share_of_rank
 from rlhf_runtime.training.learner import Learner
+from rlhf_runtime.training.merge import whitened
+from rlhf_runtime.training.strategy import Strategy
 from rlhf_runtime.workers import StagedFile, Trained, TrainedGroup
+
+#: Writes the models into a folder, all ranks together: rank 0's files count. The flag: what a resume needs, or what
+#: people load.
+SaveModels = Callable[[Path, bool], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings:
-    """`micro_batch_samples` bounds one forward and backward pass; it changes memory, not results."""
+    """`micro_batch_samples` bounds one forward and backward pass; it changes memory, not results.
 
-    rank: int
-    ranks: int
+    whiten     advantages are whitened over the episode
+    recompute  old log-probs are those of the policy that the episode's training begins with
+    """
+
     epochs: int
     minibatches: int
     micro_batch_samples: int
     pad_id: int
+    whiten: bool = False
+    recompute: bool = False
 
 
 class Trainer:
-    """One rank. All ranks call `train` together, with the same dispatches."""
+    """One rank. All ranks call `train` and `save` together, with the same arguments."""
 
-    def __init__(self, learner: Learner, buffer: ExperienceBuffer, tokenizer: Any, settings: TrainerSettings) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        buffer: ExperienceBuffer,
+        strategy: Strategy,
+        save_models: SaveModels,
+        settings: TrainerSettings,
+    ) -> None:
         self._learner = learner
         self._buffer = buffer
-        self._tokenizer = tokenizer
+        self._strategy = strategy
+        self._save_models = save_models
         self._settings = settings
 
     def receive(self, groups: Iterable[ExperienceGroup], admitted: Sequence[Dispatch]) -> None:
@@ -47,53 +63,86 @@ class Trainer:
     def forget(self, dispatches: Sequence[Dispatch]) -> None:
         self._buffer.forget(dispatches)
 
-    def train(self, dispatches: Sequence[Dispatch]) -> Trained:
-        """Train an episode: all its groups once per epoch, in `minibatches` optimiser steps each.
+    def train(self, dispatches: Sequence[Dispatch], version: int) -> Trained:
+        """Train an episode: all its groups once per epoch, in `minibatches` optimiser steps each; makes `version`.
 
-        Raises optimization.NonFiniteError on all ranks.
+        Raises learner.NonFiniteError on all ranks.
         """
-        settings = self._settings
-        by_cursor = {dispatch.cursor: dispatch for dispatch in dispatches}
-        steps = [
-            self._buffer.take([by_cursor[cursor] for cursor in share_of_rank(step, settings.rank, settings.ranks)])
-            for step in optimizer_steps(list(by_cursor), settings.minibatches)
+        groups_of_steps = self._take(dispatches)
+        steps = self._merged([[e for group in groups for e in group.experiences] for groups in groups_of_steps])
+        results = [
+            self._learner.step(micro_batches, version) for _ in range(self._settings.epochs) for micro_batches in steps
         ]
-        self._buffer.trained(max(by_cursor) + 1)
-        results = [self._learner.step(self._micro_batches(step)) for _ in range(settings.epochs) for step in steps]
         return Trained(
             loss=_mean(results, "loss"),
             kl=_mean(results, "kl"),
             entropy=_mean(results, "entropy"),
             clip_fraction=_mean(results, "clip_fraction"),
             gradient_norm=_mean(results, "grad_norm"),
+            # By what weighs the loss where samples are corrected, else by the ratio.
+            effective_sample_size=_mean(results, "off_policy_ess" if "off_policy_ess" in results[0] else "ratio_ess"),
+            reference_kl=_mean_if_there(results, "kl_reference"),
+            teacher_kl=_mean_if_there(results, "kl_teacher"),
+            value_loss=_mean_if_there(results, "value_loss"),
+            explained_variance=_mean_if_there(results, "explained_variance"),
             moved=any(r["learning_rate"] > 0 and r["grad_norm"] > 0 for r in results),
             optimizer_steps=self._learner.steps,
             groups=tuple(
-                TrainedGroup(group.dispatch.cursor, len(group.experiences)) for step in steps for group in step
+                TrainedGroup(group.dispatch.cursor, len(group.experiences))
+                for groups in groups_of_steps
+                for group in groups
             ),
         )
 
     def save(self, folder: Path, *, resumable: bool) -> list[StagedFile]:
-        """Write model and tokenizer, and with `resumable` the optimiser, into a new folder.
+        """Write the models, and with `resumable` the optimisers, into a new folder; its files on rank 0, else none.
 
         There is no random state to keep: draws are functions of (seed, prompt, sample, token), and nothing else
         is random in a trainer.
         """
-        folder.mkdir(parents=True)
-        save_policy(self._learner.model, self._tokenizer, folder)
-        if resumable:
-            state = self._learner.state_dict()
-            # The model is beside it, in its own format.
-            torch.save({"optimizer": state["optimizer"], "steps": state["steps"]}, folder / TRAINING_STATE)
+        first = self._strategy.rank == 0
+        if first:
+            folder.mkdir(parents=True)
+        self._save_models(folder, resumable)
+        # A collective where the state is divided: all ranks take part.
+        state = self._learner.state_dict() if resumable else None
+        if not first:
+            return []
+        if state is not None:
+            # The models are beside it, in their own format.
+            torch.save(state, folder / TRAINING_STATE)
         return staged_files(folder)
 
     def resume(self, folder: Path) -> None:
-        """Go on from what `save` wrote; the model itself has been loaded from there."""
-        state = torch.load(folder / TRAINING_STATE, weights_only=True, map_location="cpu")
-        self._learner.load_state_dict({**state, "model": self._learner.model.state_dict()})
+        """Go on from what `save` wrote; the models themselves have been loaded from there."""
+        self._learner.load_state_dict(torch.load(folder / TRAINING_STATE, weights_only=True, map_location="cpu"))
 
-    def _micro_batches(self, groups: Sequence[ExperienceGroup]) -> list[Any]:
-        experiences = [experience for group in groups for experience in group.experiences]
+    def _take(self, dispatches: Sequence[Dispatch]) -> list[list[ExperienceGroup]]:
+        """This rank's groups of each optimiser step."""
+        by_cursor = {dispatch.cursor: dispatch for dispatch in dispatches}
+        rank, ranks = self._strategy.data_rank, self._strategy.data_ranks
+        steps = [
+            self._buffer.take([by_cursor[cursor] for cursor in share_of_rank(step, rank, ranks)])
+            for step in optimizer_steps(list(by_cursor), self._settings.minibatches)
+        ]
+        self._buffer.trained(max(by_cursor) + 1)
+        return steps
+
+    def _merged(self, steps: Sequence[Sequence[Experience]]) -> list[list[Batch]]:
+        """The micro-batches of each optimiser step, with what is over the whole episode put into the experiences."""
+        experiences = [experience for step in steps for experience in step]
+        if self._settings.whiten:
+            experiences = whitened(experiences, self._strategy.sum_over_ranks, self._learner.actor.device)
+        merged, start = [], 0
+        for step in steps:
+            merged.append(self._micro_batches(experiences[start : start + len(step)]))
+            start += len(step)
+        # With one step the update begins with the very policy that the step computes.
+        if self._settings.recompute and self._settings.epochs * len(steps) > 1:
+            merged = [[replace(b, old_logprobs=self._learner.logprobs(b)) for b in batches] for batches in merged]
+        return merged
+
+    def _micro_batches(self, experiences: Sequence[Experience]) -> list[Batch]:
         size = self._settings.micro_batch_samples
         count = math.ceil(len(experiences) / size)
         return [collate(experiences[i * size : (i + 1) * size], self._settings.pad_id) for i in range(count)]
@@ -101,3 +150,7 @@ class Trainer:
 
 def _mean(results: Sequence[dict[str, float]], name: str) -> float:
     return sum(result[name] for result in results) / len(results)
+
+
+def _mean_if_there(results: Sequence[dict[str, float]], name: str) -> float | None:
+    return _mean(results, name) if name in results[0] else None
