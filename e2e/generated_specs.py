@@ -19,15 +19,23 @@ _PPO: Json = {"type": "PPO", "minibatches": 1, "group": None}
 
 #: What must change with a field for its extreme value to be allowed by the rules across fields.
 _COMPANIONS: dict[tuple[str, ...], Json] = {
-    ("trainers", "replicas"): {"rollout": {"promptsPerEpisode": 512_000}},
+    ("trainers", "replicas"): {"rollout": {"promptsPerEpisode": 512_000}, "trainers": {"perPod": 1}},
+    ("trainers", "perPod"): {"rollout": {"promptsPerEpisode": 512_000}, "trainers": {"replicas": 64}},
+    ("trainers", "maxTokensPerMicroBatch"): {
+        "prompts": {"maxPromptTokens": 1},
+        "rollout": {"maxNewTokens": 1},
+    },
     ("algorithm", "minibatches"): {"rollout": {"promptsPerEpisode": 512_000}},
     ("buffer", "capacity"): {
         "rollout": {"promptsPerEpisode": 1, "samplesPerPrompt": 1},
-        "trainers": {"replicas": 1},
+        "trainers": {"replicas": 1, "perPod": 1},
         "algorithm": _PPO,
     },
     ("makers", "maxBatchSamples"): {"rollout": {"samplesPerPrompt": 1}, "algorithm": _PPO},
-    ("rollout", "promptsPerEpisode"): {"trainers": {"replicas": 1}, "algorithm": {"minibatches": 1}},
+    ("rollout", "promptsPerEpisode"): {
+        "trainers": {"replicas": 1, "perPod": 1},
+        "algorithm": {"minibatches": 1},
+    },
 }
 
 #: Fields whose allowed values depend on others: each value is met both ways by hand, in `rule_cases`.
@@ -42,6 +50,12 @@ _TIED = {
     ("algorithm", "critic", "optimizer", "schedule"),
     ("algorithm", "critic", "optimizer", "schedule"),
     ("rollout", "samplesPerPrompt"),
+    ("trainers", "strategy"),
+    ("trainers", "offload"),
+    ("trainers", "gradientCheckpointing"),
+    ("trainers", "strategyFactory"),
+    ("trainers", "microBatchSize"),
+    ("trainers", "tensorParallel"),
 }
 
 _QUANTITIES = {True: ["1", "0.5", "250m", "2Gi", "1e3", 3, 0], False: ["x", "1 Gi", "1xB", "", 0.5, True, [], "1" * 65]}

@@ -64,7 +64,7 @@ def rule_cases() -> Iterator[Generated]:
     ):
         change = {
             "rollout": {"promptsPerEpisode": prompts},
-            "trainers": {"replicas": trainers},
+            "trainers": {"replicas": trainers, "perPod": 1},
             "algorithm": {"minibatches": minibatches},
         }
         name = f"{prompts} prompts over {trainers} trainers and {minibatches} minibatches"
@@ -75,6 +75,7 @@ def rule_cases() -> Iterator[Generated]:
     for batch, allowed in ((4, True), (3, False)):
         place = ("spec", "makers", "maxBatchSamples")
         yield Generated(f"a batch of {batch} for groups of 4", changed(BASE, place, batch), allowed, place)
+    yield from _trainer_cases()
     yield from _algorithm_cases()
     yield from _model_cases()
     yield from _reward_cases()
@@ -306,3 +307,48 @@ def whole_cases() -> Iterator[Generated]:
     ):
         text = "absent" if value is ABSENT else repr(value)
         yield Generated(f"{place[0]} {text}", changed(BASE, place, value), allowed, place)
+
+
+def _trainer_cases() -> Iterator[Generated]:
+    trainers = ("spec", "trainers")
+    plain = {"replicas": 4}
+    for name, change, field, allowed in (
+        ("the default bound of a micro-batch", {}, "maxTokensPerMicroBatch", True),
+        ("a micro-batch bounded by rows", {"microBatchSize": 4}, "maxTokensPerMicroBatch", True),
+        ("a micro-batch that holds one sample", {"maxTokensPerMicroBatch": 80}, "maxTokensPerMicroBatch", True),
+        ("a micro-batch short of a sample", {"maxTokensPerMicroBatch": 79}, "maxTokensPerMicroBatch", False),
+        (
+            "a micro-batch bounded twice",
+            {"maxTokensPerMicroBatch": 80, "microBatchSize": 4},
+            "maxTokensPerMicroBatch",
+            False,
+        ),
+        ("two pods of two ranks", {"perPod": 2}, "perPod", True),
+        ("a pod that lacks ranks", {"perPod": 3}, "perPod", False),
+        ("two ranks with a peer each", {"tensorParallel": 2}, "tensorParallel", True),
+        ("a rank that lacks peers", {"tensorParallel": 3}, "tensorParallel", False),
+        ("more peers than ranks", {"tensorParallel": 8}, "tensorParallel", False),
+        ("ZeRO2 offloaded", {"strategy": "ZeRO2", "offload": "All"}, "offload", True),
+        ("DDP offloaded", {"strategy": "DDP", "offload": "All"}, "offload", False),
+        ("a strategy of one's own", {"strategyFactory": "a:b"}, "strategyFactory", True),
+        ("two strategies", {"strategyFactory": "a:b", "strategy": "ZeRO2"}, "strategyFactory", False),
+        ("two who recompute", {"strategyFactory": "a:b", "gradientCheckpointing": True}, "strategyFactory", False),
+        ("two who divide", {"strategyFactory": "a:b", "tensorParallel": 2}, "strategyFactory", False),
+    ):
+        actor = changed(BASE, ("spec", "models", "actor", "lora"), ABSENT)
+        yield Generated(name, changed(actor, trainers, plain | change), allowed, (*trainers, field))
+    # Peers see the same samples: four ranks in pairs take two groups at least, and so four prompts in two minibatches.
+    for prompts, allowed in ((4, True), (6, False)):
+        change = {"trainers": plain | {"tensorParallel": 2, "perPod": 1}, "rollout": {"promptsPerEpisode": prompts}}
+        document = merged(changed(BASE, ("spec", "models", "actor", "lora"), ABSENT), {"spec": change})
+        yield Generated(
+            f"{prompts} prompts over two pairs and 2 minibatches",
+            document,
+            allowed,
+            ("spec", "rollout", "promptsPerEpisode"),
+        )
+    adapted = merged(BASE, {"spec": {"trainers": {"tensorParallel": 2}}})
+    place = (*trainers, "tensorParallel")
+    yield Generated("adapters over tensor-parallel peers", adapted, False, place)
+    whole = changed(adapted, ("spec", "models", "actor", "lora"), ABSENT)
+    yield Generated("no adapters over tensor-parallel peers", whole, True, place)

@@ -48,8 +48,8 @@ spec:
 """
 QUANTITY = "expected an integer or a quantity in quotes, such as '500m' or '2Gi'"
 DIVIDE = (
-    "must be a multiple of trainers.replicas * algorithm.minibatches: "
-    "every rank trains the same number of whole groups in every step"
+    "must be a multiple of trainers.replicas / trainers.tensorParallel * algorithm.minibatches: "
+    "in every step there are whole groups for every rank"
 )
 NAME = "must start with a letter and hold only lower-case letters, digits and '-' (Services take it)"
 LONG = "s" * 48

@@ -25,10 +25,23 @@ API_VERSION = f"{GROUP}/{VERSION}"
 MAX_NAME_LENGTH = 47
 
 _GROUPS_DIVIDE = (
-    "self.rollout.promptsPerEpisode % (self.trainers.replicas * self.algorithm.minibatches) == 0",
-    "must be a multiple of trainers.replicas * algorithm.minibatches: "
-    "every rank trains the same number of whole groups in every step",
+    "self.rollout.promptsPerEpisode * self.trainers.tensorParallel % "
+    "(self.trainers.replicas * self.algorithm.minibatches) == 0",
+    "must be a multiple of trainers.replicas / trainers.tensorParallel * algorithm.minibatches: "
+    "in every step there are whole groups for every rank",
     ".rollout.promptsPerEpisode",
+)
+_BUDGET_HOLDS_A_SAMPLE = (
+    "!has(self.trainers.maxTokensPerMicroBatch) || "
+    "self.trainers.maxTokensPerMicroBatch >= self.prompts.maxPromptTokens + self.rollout.maxNewTokens",
+    "must hold the longest sample: at least prompts.maxPromptTokens + rollout.maxNewTokens",
+    ".trainers.maxTokensPerMicroBatch",
+)
+_ADAPTERS_STAY_WHOLE = (
+    "self.trainers.tensorParallel == 1 || "
+    "!has(self.models.actor.lora) && !(has(self.models.critic) && has(self.models.critic.lora))",
+    "must be 1 with lora: adapters are not divided",
+    ".trainers.tensorParallel",
 )
 _BUFFER_HOLDS_AN_EPISODE = (
     "!has(self.buffer.capacity) || "
@@ -98,6 +111,8 @@ class RLHFJobSpec(ApiModel):
             _GROUPS_COMPARE,
             _BUFFER_HOLDS_AN_EPISODE,
             _BATCH_HOLDS_A_GROUP,
+            _BUDGET_HOLDS_A_SAMPLE,
+            _ADAPTERS_STAY_WHOLE,
             _CRITIC_IS_USED,
             _REFERENCE_IS_USED,
             _TEACHER_AND_DISTILLATION,
