@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from peft import PeftModel
+from rlhf_runtime.data.locations import local_path
 from rlhf_runtime.journal import history
 from rlhf_runtime.run_directory import RunDirectory
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.timeout(900)
 
 SAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "samples"
+POLICY = local_path("package://rlhf_samples/addition/policy")
 
 
 def run_sample(folder: Path, name: str, **changes: Any) -> tuple[float, list[float]]:
@@ -51,11 +57,10 @@ def test_learning_rate_0_leaves_every_score_where_it_was(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_shuffled_rewards_do_not_raise_the_score(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sample", ["addition.yaml", "addition-lora.yaml"])
+def test_shuffled_rewards_do_not_raise_the_score(tmp_path: Path, sample: str) -> None:
     # Dealing rewards out anew leaves their mean: the score is still the accuracy.
-    start, scores = run_sample(
-        tmp_path, "addition.yaml", rewards=[{"function": "rlhf_samples.addition:shuffled_answer"}]
-    )
+    start, scores = run_sample(tmp_path, sample, rewards=[{"function": "rlhf_samples.addition:shuffled_answer"}])
     assert scores[-1] <= start + 0.05
 
 
@@ -65,3 +70,23 @@ def test_a_sample_learns_from_below_06_to_above_08(tmp_path: Path, sample: str) 
     start, scores = run_sample(tmp_path, sample)
     assert start < 0.6
     assert scores[-1] > 0.8
+
+
+@pytest.mark.full
+@torch.no_grad()
+def test_the_lora_sample_learns_by_its_adapter_alone(tmp_path: Path) -> None:
+    start, scores = run_sample(tmp_path, "addition-lora.yaml")
+    assert start < 0.6
+    assert scores[-1] > 0.8
+    [run] = (tmp_path / "runs" / "default").glob("addition-lora-*")
+    base = AutoModelForCausalLM.from_pretrained(POLICY)
+    merged = AutoModelForCausalLM.from_pretrained(run / "model")
+    tokens = torch.arange(17).unsqueeze(0)
+    started_at = base(tokens).logits
+    adapted = PeftModel.from_pretrained(base, run / "model" / "adapter")
+    assert float((merged(tokens).logits - adapted(tokens).logits).abs().max()) < 1e-4
+    assert float((merged(tokens).logits - started_at).abs().max()) > 1e-1
+    # A checkpoint has what was trained, and nothing of the model below.
+    checkpoint = run / "attempts" / "00001" / "checkpoints" / "episode-000030"
+    assert all(".lora_" in name for name in load_file(checkpoint / "adapter_model.safetensors"))
+    assert not (checkpoint / "model.safetensors").exists()
