@@ -74,7 +74,7 @@ def _main() -> None:
             if need.role in limits:
                 limit, gpu = limits[need.role]
                 field = f"spec.{need.role}s.resources.limits.memory"
-                check_limit(need.role, need.in_pod(gpu=gpu), limit, field)
+                check_limit(need.role, need.in_pod(gpu=gpu), limit, field, processes=need.processes)
     except RunFailure as failure:
         if failure.reason == SOURCE_UNREACHABLE:
             # Where this command runs is not where the job will: a cluster may reach what a laptop cannot.

@@ -149,6 +149,10 @@ def no_such_layers(spec: dict[str, Any], root: Path) -> None:
     spec["models"]["actor"]["lora"] = {"rank": 4, "alpha": 8, "targets": ["q_proj", "query_key_value"]}
 
 
+def too_few_heads(spec: dict[str, Any], root: Path) -> None:
+    spec["trainers"] = {"replicas": 2, "tensorParallel": 2}
+
+
 def reward_model_as_actor(spec: dict[str, Any], root: Path) -> None:
     spec["models"]["actor"]["uri"] = str(root / "reward")
 
@@ -192,6 +196,9 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
         pytest.param(no_such_layers, "ModelInvalid",
                      ["models.actor.lora.targets: 'query_key_value' matches no linear layer; candidates: down_proj"],
                      id="LoRA targets that match nothing"),
+        pytest.param(too_few_heads, "ModelInvalid",
+                     ["models.actor: num_key_value_heads is 1, expected a multiple of tensorParallel, 2"],
+                     id="heads that tensor-parallel ranks cannot divide"),
         pytest.param(reward_model_as_actor, "ModelInvalid",
                      ["models.actor.uri: ", "has no lm_head.weight, which a LlamaForCausalLM needs"],
                      id="a reward model as actor"),

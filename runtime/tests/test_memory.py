@@ -7,7 +7,7 @@ import pytest
 from rlhf_api.models import Lora, TrainedModel
 from rlhf_runtime.doctor import limits
 from rlhf_runtime.doctor.limits import _limit, _total, check_own_memory, memory_limit
-from rlhf_runtime.doctor.memory import ModelSize, check_limit, in_units, maker_need, trainer_need
+from rlhf_runtime.doctor.memory import ModelSize, Need, check_limit, in_units, maker_need, trainer_need
 from rlhf_runtime.doctor.skeleton import model_size
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.critic import load_critic
@@ -61,10 +61,53 @@ def test_a_reference_that_is_refreshed_is_received_too() -> None:
         assert need.host == {"a version being received": received}
 
 
+def test_an_int8_maker_holds_its_linear_layers_in_one_byte() -> None:
+    found = {"actor": RoleModel(role="actor", field="models.actor", model=HALF)}
+    sizes = {"actor": ModelSize(whole=5 * MIB, trained=5 * MIB, linear=4 * MIB)}
+    job = {**spec(type="GRPO"), "makers": {"quantization": "Int8"}}
+    need = maker_need(config_of(job), found, sizes)  # type: ignore[arg-type]
+    assert need.models == {"actor int8": 6 * MIB}
+    assert need.host == {"a version being received": 10 * MIB}
+
+
+def trainer(sizes: dict[str, ModelSize], **trainers: Any) -> Need:
+    job = {**spec(type="GRPO"), "trainers": trainers}
+    job["rollout"]["promptsPerEpisode"] = 8
+    need = trainer_need(config_of(job), sizes)  # type: ignore[arg-type]
+    assert need is not None
+    return need
+
+
 def test_a_trainer_holds_16_bytes_a_trained_parameter() -> None:
-    assert sum(trainer_need({"actor": POLICY, "reward": POLICY}).models.values()) == 16 * MIB
+    assert sum(trainer({"actor": POLICY, "reward": POLICY}, replicas=4).models.values()) == 16 * MIB
     adapted = ModelSize(whole=MIB, trained=1024, adapters=1024)
-    assert sum(trainer_need({"actor": adapted}).models.values()) == 4 * MIB + 16 * 1024
+    assert sum(trainer({"actor": adapted}).models.values()) == 4 * MIB + 16 * 1024
+
+
+def test_ranks_that_divide_a_model_hold_their_part_of_it() -> None:
+    need = trainer({"actor": POLICY}, replicas=2, perPod=2, strategy="ZeRO3")
+    assert need.models == {
+        "actor fp32 masters, 1/2 of them": 2 * MIB,
+        "actor gradients and moments, 1/2 of them": 6 * MIB,
+    }
+    assert sum(need.in_pod(gpu=False).values()) == 16 * MIB
+    assert str(need).endswith("6.0 MiB, 2 of them in a pod")
+    # Of so many that the whole model is more, while a rank loads it, than its part later.
+    assert trainer({"actor": POLICY}, replicas=8, strategy="ZeRO2").models == {
+        "actor fp32, whole while it is loaded": 4 * MIB
+    }
+    assert sum(trainer({"actor": POLICY}, replicas=2, tensorParallel=2).models.values()) == 8 * MIB
+
+
+def test_nobody_knows_what_a_strategy_of_the_users_own_holds() -> None:
+    job = {**spec(type="GRPO"), "trainers": {"strategyFactory": "mine:strategy"}}
+    assert trainer_need(config_of(job), {"actor": POLICY}) is None
+
+
+def test_what_is_offloaded_rests_in_the_pods_memory() -> None:
+    need = trainer({"actor": POLICY}, replicas=2, strategy="ZeRO3", offload="All")
+    assert sum(need.in_pod(gpu=True).values()) == 8 * MIB
+    assert need.models == {}
 
 
 def test_a_limit_below_the_least_is_refused_and_one_above_is_not() -> None:

@@ -17,10 +17,12 @@ _NO_LIMIT = 1 << 60
 
 def check_own_memory(config: RunConfig, role: Literal["maker", "trainer"]) -> None:
     """Called where the role's models are about to be loaded. Raises RunFailure MemoryTooSmall (permanent)."""
-    need = next(need for need in role_needs(config) if need.role == role)
+    need = next((need for need in role_needs(config) if need.role == role), None)
+    if need is None:
+        return
     gpu = torch.cuda.is_available()
     limit, found_in = memory_limit()
-    check_limit(role, need.in_pod(gpu=gpu), limit, found_in)
+    check_limit(role, need.in_pod(gpu=gpu), limit, found_in, processes=need.processes)
     if gpu:
         _, total = torch.cuda.mem_get_info()
         check_limit(role, need.models, total, f"the memory of {torch.cuda.get_device_name()}")

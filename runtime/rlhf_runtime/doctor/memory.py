@@ -25,31 +25,35 @@ STEP_BYTES = 4 + 4 + 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
     """Numbers of parameters, a tied one counted once: `whole` of the model, `adapters` of LoRA beside them, and
-    `trained`, of both."""
+    `trained`, of both; `linear`, those of the model that makers may hold in int8."""
 
     whole: int
     trained: int
     adapters: int = 0
+    linear: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one pod of a role needs at least: bytes by what they are for.
+    """What one process of a role needs at least: bytes by what they are for. So many `processes` share a pod.
 
-    models  where the models compute: the GPU, or the pod's memory where there is none
+    models  where the models compute: the process's GPU, or the pod's memory where there is none
     host    in the pod's memory in either case
     """
 
     role: Literal["maker", "trainer"]
     models: Mapping[str, int]
     host: Mapping[str, int]
+    processes: int = 1
 
     def in_pod(self, *, gpu: bool) -> Mapping[str, int]:
-        """What is in the pod's own memory; `gpu`: it has one."""
-        return self.host if gpu else {**self.models, **self.host}
+        """What is in the memory that the pod's processes share; `gpu`: each has one."""
+        parts = self.host if gpu else {**self.models, **self.host}
+        return {name: size * self.processes for name, size in parts.items()}
 
     def __str__(self) -> str:
-        return _said(self.role, {**self.models, **self.host})
+        each = f", {self.processes} of them in a pod" if self.processes > 1 else ""
+        return _said(f"a {self.role}", {**self.models, **self.host}) + each
 
 
 def maker_need(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mapping[Role, ModelSize]) -> Need:
@@ -60,36 +64,57 @@ def maker_need(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mappin
     received = 0
     for role, size in sizes.items():
         dtype = found[role].model.dtype
-        held = size.whole * COMPUTE_BYTES[dtype]
-        models[f"{role} {dtype}"] = held
+        computing = COMPUTE_BYTES[dtype]
+        if role == "actor" and config.makers.quantization == "Int8":
+            models["actor int8"] = size.linear + (size.whole - size.linear) * computing
+        else:
+            models[f"{role} {dtype}"] = size.whole * computing
         if role in published:
-            received += held
+            received += size.whole * computing
     return Need(role="maker", models=models, host={"a version being received": received})
 
 
-def trainer_need(sizes: Mapping[Role, ModelSize]) -> Need:
-    """The trained models, whole on every rank: masters, gradients and moments."""
-    models: dict[str, int] = {}
+def trainer_need(config: RunConfig, sizes: Mapping[Role, ModelSize]) -> Need | None:
+    """A rank's part of the trained models: masters, gradients and moments, by the strategy's division.
+
+    Each rank loads a model whole before it keeps its part: where that is more, it is what is needed. None for a
+    strategy of the user's own, which may divide as it likes.
+    """
+    settings = config.trainers
+    if settings.strategy_factory is not None:
+        return None
+    divided = settings.tensor_parallel if settings.strategy == "DDP" else settings.replicas
+    part = f", 1/{divided} of them" if divided > 1 else ""
+    kept: dict[str, int] = {}
+    loaded: dict[str, int] = {}
     for role in TRAINED:
         if (size := sizes.get(role)) is not None:
-            models[f"{role} fp32 masters"] = (size.whole + size.adapters) * MASTER_BYTES
-            models[f"{role} gradients and moments"] = size.trained * STEP_BYTES
-    return Need(role="trainer", models=models, host={})
+            kept[f"{role} fp32 masters{part}"] = -(-(size.whole + size.adapters) * MASTER_BYTES // divided)
+            kept[f"{role} gradients and moments{part}"] = -(-size.trained * STEP_BYTES // divided)
+            loaded[f"{role} fp32, whole while it is loaded"] = size.whole * MASTER_BYTES
+    largest = max(loaded.items(), key=lambda item: item[1], default=("", 0))
+    models = kept if sum(kept.values()) >= largest[1] else dict([largest])
+    rests = settings.offload == "All"
+    return Need(role="trainer", models={} if rests else models, host=kept if rests else {}, processes=settings.per_pod)
 
 
-def check_limit(role: str, parts: Mapping[str, int], limit: int, found_in: str) -> None:
-    """Raise RunFailure MemoryTooSmall (permanent) if so many bytes cannot even hold the parameters."""
+def check_limit(role: str, parts: Mapping[str, int], limit: int, found_in: str, *, processes: int = 1) -> None:
+    """Raise RunFailure MemoryTooSmall (permanent) if so many bytes cannot even hold the parameters.
+
+    `parts` are those of the `processes` that share what is limited.
+    """
     if sum(parts.values()) > limit:
+        who = f"a {role}" if processes == 1 else f"a pod of {processes} {role}s"
         raise RunFailure(
             MEMORY_TOO_SMALL,
-            f"{found_in} is {in_units(limit)}, but {_said(role, parts)}; activations, logits and libraries come on top",
+            f"{found_in} is {in_units(limit)}, but {_said(who, parts)}; activations, logits and libraries come on top",
             permanent=True,
         )
 
 
-def _said(role: str, parts: Mapping[str, int]) -> str:
+def _said(who: str, parts: Mapping[str, int]) -> str:
     listed = ", ".join(f"{name} {in_units(size)}" for name, size in parts.items())
-    return f"a {role} needs at least {in_units(sum(parts.values()))}: {listed}"
+    return f"{who} needs at least {in_units(sum(parts.values()))}: {listed}"
 
 
 def in_units(size: int) -> str:

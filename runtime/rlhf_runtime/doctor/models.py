@@ -8,7 +8,7 @@ from typing import Any
 from rlhf_api.conditions import PROMPTS_INVALID
 from rlhf_api.run import RunConfig
 
-from rlhf_runtime.doctor.memory import ModelSize, Need, maker_need, trainer_need
+from rlhf_runtime.doctor.memory import TRAINED, ModelSize, Need, maker_need, trainer_need
 from rlhf_runtime.doctor.skeleton import model_size
 from rlhf_runtime.doctor.tokens import difference
 from rlhf_runtime.failures import RunFailure
@@ -16,6 +16,7 @@ from rlhf_runtime.models.model_folder import ModelFolder
 from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.models.role_models import Role, RoleModel, role_folders, role_models
 from rlhf_runtime.models.tokenizer import has_tokenizer, read_tokenizer
+from rlhf_runtime.training.tensor_parallel import check_family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +48,19 @@ def check_models(
             notes += _check_beside(each, folders[role], tokenizer, lengths)
     sizes = _sizes(found, folders)
     notes += [f"{found[role].field}: built by its factory: its memory is not counted" for role in found.keys() - sizes]
-    return ModelFindings(needs=(maker_need(config, found, sizes), trainer_need(sizes)), notes=tuple(notes))
+    _check_division(config, found, folders)
+    return ModelFindings(needs=_needs(config, found, sizes), notes=tuple(notes))
 
 
-def role_needs(config: RunConfig) -> tuple[Need, Need]:
+def role_needs(config: RunConfig) -> tuple[Need, ...]:
     """The least memory of a maker and of a trainer. Raises RunFailure."""
     found = role_models(config)
-    sizes = _sizes(found, role_folders(config))
-    return maker_need(config, found, sizes), trainer_need(sizes)
+    return _needs(config, found, _sizes(found, role_folders(config)))
+
+
+def _needs(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mapping[Role, ModelSize]) -> tuple[Need, ...]:
+    needs = (maker_need(config, found, sizes), trainer_need(config, sizes))
+    return tuple(need for need in needs if need is not None)
 
 
 def check_context(found: RoleModel, folder: ModelFolder, lengths: Lengths) -> None:
@@ -68,6 +74,15 @@ def check_context(found: RoleModel, folder: ModelFolder, lengths: Lengths) -> No
             f"together {total}, but {model} in {folder.path} ({found.field}) has {folder.context} positions",
             permanent=True,
         )
+
+
+def _check_division(config: RunConfig, found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> None:
+    """Whether tensor-parallel trainers can divide the trained models. Raises RunFailure ModelInvalid (permanent)."""
+    if config.trainers.tensor_parallel > 1:
+        for role in TRAINED:
+            if role in found:
+                description = json.loads((folders[role].path / "config.json").read_bytes())
+                check_family(description, config.trainers.tensor_parallel, found[role].field)
 
 
 def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> dict[Role, ModelSize]:

@@ -29,11 +29,13 @@ def model_size(found: RoleModel, folder: ModelFolder) -> ModelSize | None:
     module = _build(found.field, folder, scores=scores)
     _check_head(found, folder, module)
     whole = sum(parameter.numel() for parameter in module.parameters())
+    head = module.get_output_embeddings()
+    linear = sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear) and m is not head)
     if found.lora is None:
-        return ModelSize(whole=whole, trained=whole if found.role in ("actor", "critic") else 0)
+        return ModelSize(whole=whole, trained=whole if found.role in ("actor", "critic") else 0, linear=linear)
     adapters = _adapter_parameters(module, found.lora, found.field)
-    head = _head_parameters(module) if scores else 0
-    return ModelSize(whole=whole, trained=adapters + head, adapters=adapters)
+    trained = adapters + (_head_parameters(module) if scores else 0)
+    return ModelSize(whole=whole, trained=trained, adapters=adapters, linear=linear)
 
 
 def _build(field: str, folder: ModelFolder, *, scores: bool) -> Any:
