@@ -22,10 +22,16 @@ SAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "samples"
 POLICY = local_path("package://rlhf_samples/addition/policy")
 
 
-def run_sample(folder: Path, name: str, **changes: Any) -> tuple[float, list[float]]:
-    """Run a sample with top-level fields of its spec replaced; its starting score and those that followed."""
+def run_sample(folder: Path, name: str, *, code: str = "", **changes: Any) -> tuple[float, list[float]]:
+    """Run a sample with top-level fields of its spec replaced; its starting score and those that followed.
+
+    `code` is added to the functions of the sample's ConfigMap.
+    """
     documents = list(yaml.safe_load_all((SAMPLES / name).read_text()))
+    if code:
+        documents[0]["data"]["my_rewards.py"] += code
     documents[-1]["spec"].update(changes)
+    folder.mkdir(exist_ok=True)
     manifest = folder / "job.yaml"
     manifest.write_text(yaml.safe_dump_all(documents))
     command = ["run", "-f", str(manifest), "--storage", str(folder / "runs")]
@@ -56,6 +62,25 @@ def test_learning_rate_0_leaves_every_score_where_it_was(tmp_path: Path) -> None
     assert scores == [start] * 3
 
 
+#: The functions of a ConfigMap, dealing out anew what the first gives: as many rewards, for nothing that was done.
+DEALT_OUT = """
+import random
+
+graded = digits
+
+def digits(prompts, completions, **columns):
+    rewards = graded(prompts, completions, **columns)
+    random.Random(str(completions)).shuffle(rewards)
+    return rewards
+"""
+
+
+@pytest.mark.full
+def test_a_function_of_ones_own_that_deals_rewards_out_does_not_raise_the_score(tmp_path: Path) -> None:
+    start, scores = run_sample(tmp_path, "addition-jsonl.yaml", code=DEALT_OUT)
+    assert scores[-1] <= start + 0.05
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("sample", ["addition.yaml", "addition-lora.yaml"])
 def test_shuffled_rewards_do_not_raise_the_score(tmp_path: Path, sample: str) -> None:
@@ -70,6 +95,35 @@ def test_a_sample_learns_from_below_06_to_above_08(tmp_path: Path, sample: str) 
     start, scores = run_sample(tmp_path, sample)
     assert start < 0.6
     assert scores[-1] > 0.8
+
+
+@pytest.mark.full
+def test_the_distillation_sample_learns_faster_than_its_rewards_alone_would_teach_it(tmp_path: Path) -> None:
+    sample = yaml.safe_load((SAMPLES / "addition-distillation.yaml").read_text())["spec"]
+    start, scores = run_sample(tmp_path / "with", "addition-distillation.yaml")
+    assert start < 0.6
+    assert scores[-1] > 0.85
+    alone = {name: value for name, value in sample["algorithm"].items() if name != "distillation"}
+    _, without = run_sample(
+        tmp_path / "without", "addition-distillation.yaml", algorithm=alone, models={"actor": sample["models"]["actor"]}
+    )
+    assert scores[0] > without[0] + 0.05
+    assert scores[-1] > without[-1]
+
+
+@pytest.mark.full
+def test_a_teacher_that_knows_no_more_and_rewards_that_say_nothing_leave_the_score_where_it_was(tmp_path: Path) -> None:
+    # The student's own starting weights teach; every reward counts 0; the score is the true accuracy all the same.
+    sample = yaml.safe_load((SAMPLES / "addition-distillation.yaml").read_text())["spec"]
+    actor, [reward] = sample["models"]["actor"], sample["rewards"]
+    start, scores = run_sample(
+        tmp_path,
+        "addition-distillation.yaml",
+        models={"actor": actor, "teacher": actor},
+        rewards=[reward | {"weight": 0}],
+        evaluation=sample["evaluation"] | {"rewards": [reward]},
+    )
+    assert all(abs(score - start) <= 0.05 for score in scores)
 
 
 @pytest.mark.full
