@@ -77,8 +77,7 @@ def maker_need(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mappin
 def trainer_need(config: RunConfig, sizes: Mapping[Role, ModelSize]) -> Need | None:
     """A rank's part of the trained models: masters, gradients and moments, by the strategy's division.
 
-    Each rank loads a model whole before it keeps its part: where that is more, it is what is needed. None for a
-    strategy of the user's own, which may divide as it likes.
+    None for a strategy of the user's own, which may divide as it likes.
     """
     settings = config.trainers
     if settings.strategy_factory is not None:
@@ -86,16 +85,12 @@ def trainer_need(config: RunConfig, sizes: Mapping[Role, ModelSize]) -> Need | N
     divided = settings.tensor_parallel if settings.strategy == "DDP" else settings.replicas
     part = f", 1/{divided} of them" if divided > 1 else ""
     kept: dict[str, int] = {}
-    loaded: dict[str, int] = {}
     for role in TRAINED:
         if (size := sizes.get(role)) is not None:
             kept[f"{role} fp32 masters{part}"] = -(-(size.whole + size.adapters) * MASTER_BYTES // divided)
             kept[f"{role} gradients and moments{part}"] = -(-size.trained * STEP_BYTES // divided)
-            loaded[f"{role} fp32, whole while it is loaded"] = size.whole * MASTER_BYTES
-    largest = max(loaded.items(), key=lambda item: item[1], default=("", 0))
-    models = kept if sum(kept.values()) >= largest[1] else dict([largest])
     rests = settings.offload == "All"
-    return Need(role="trainer", models={} if rests else models, host=kept if rests else {}, processes=settings.per_pod)
+    return Need(role="trainer", models={} if rests else kept, host=kept if rests else {}, processes=settings.per_pod)
 
 
 def check_limit(role: str, parts: Mapping[str, int], limit: int, found_in: str, *, processes: int = 1) -> None:
