@@ -48,6 +48,9 @@ CHAT_TEMPLATE_MISSING: Final = (
 )
 DATASET_EMPTY: Final = "DatasetEmpty"  # permanent: message gives the count before and after filtering
 MODEL_INVALID: Final = "ModelInvalid"  # permanent: no such folder, no tokenizer, no end token ...
+STRATEGY_INVALID: Final = (
+    "StrategyInvalid"  # permanent: trainers.strategyFactory cannot be called, or gives no strategy
+)
 MEMORY_TOO_SMALL: Final = "MemoryTooSmall"  # permanent: a pod may not use what its models' parameters alone take
 REWARD_FUNCTION_INVALID: Final = (
     "RewardFunctionInvalid"  # permanent: cannot be imported, wrong result type or length, NaN

@@ -21,6 +21,7 @@ from rlhf_api.run import RunConfig
 from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.logprob_gap import Probe
 from rlhf_runtime.processors import available_processors
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.topology import rank_of
@@ -47,9 +48,12 @@ class _Actor:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
         self._config = RunConfig.model_validate_json(config_json)
 
-    def hello(self, probe: str, threads: int | None) -> tuple[str, int]:
-        """Check the storage, set the number of threads (None: all of the pod's CPUs); the pod's name and this pid."""
-        # Ray hides GPUs from an actor that asks for none; an actor here has its pod's to itself.
+    def hello(self, probe: str, threads: int | None, sharing: int = 1) -> tuple[str, int]:
+        """Check the storage, set the number of threads (None: all of the pod's CPUs); the pod's name and this pid.
+
+        `sharing`: actors that share the pod, and so its CPUs.
+        """
+        # Ray hides GPUs from an actor that asks for none; the actors here have their pod's to themselves.
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             del os.environ["CUDA_VISIBLE_DEVICES"]
         # Threads that wait by spinning take the processors that the other actors of this machine compute on.
@@ -59,7 +63,7 @@ class _Actor:
 
         pod = os.environ.get(names.POD_NAME_ENV) or f"{os.uname().nodename}/{os.getpid()}"
         RunDirectory(self._config.run_directory).read_probe(probe, pod)
-        torch.set_num_threads(threads or available_processors())
+        torch.set_num_threads(threads or max(1, available_processors() // sharing))
         transformers_logging.disable_progress_bar()
         return pod, os.getpid()
 
@@ -100,8 +104,8 @@ class MakerActor(_Actor):
         _sync(self._maker.stage, order, index, digest, content)
 
     @_beside("sync")
-    def commit(self, order: Order, digest: str, seconds: float) -> bool:
-        return bool(_sync(self._maker.commit, order, digest, seconds))
+    def commit(self, order: Order, digest: str, seconds: float, probe: Probe | None) -> bool:
+        return bool(_sync(self._maker.commit, order, digest, seconds, probe))
 
     @_beside("health")
     def tend(self) -> None:
@@ -118,11 +122,17 @@ class TrainerActor(_Actor):
         self._store, port = open_store(ray.util.get_node_ip_address(), COLLECTIVE_SECONDS)
         return ray.util.get_node_ip_address(), port
 
-    def load(self, rank: int, rendezvous: tuple[str, int] | None, resume: Path | None) -> None:
-        """Join the process group and load model and optimiser. Raises RunFailure."""
+    def load(self, rank: int, place: int, rendezvous: tuple[str, int] | None, resume: Path | None) -> None:
+        """Join the process group and load model and optimiser. Raises RunFailure.
+
+        `place` is the rank's number among those of its pod, and of the pod's GPU that it takes.
+        """
         from rlhf_runtime.loading import load_trainer
+        from rlhf_runtime.training.devices import take_gpu
         from rlhf_runtime.training.process_group import join
 
+        # In the thread that trains: which GPU is current is a matter of threads.
+        take_gpu(place)
         if rendezvous is not None:
             store = self._store if rank == 0 else None
             join(rank, self._config.trainers.replicas, rendezvous, store, COLLECTIVE_SECONDS)
@@ -153,6 +163,10 @@ class TrainerActor(_Actor):
 
     def commit(self, order: Order) -> str:
         return self._publisher.commit(order)
+
+    def probe(self) -> Probe | None:
+        """All ranks together, after a publish."""
+        return self._trainer.probe()
 
     def save(self, folder: Path, resumable: bool) -> list[StagedFile]:
         return self._trainer.save(folder, resumable=resumable)

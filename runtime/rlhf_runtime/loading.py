@@ -28,9 +28,13 @@ from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.objective import Mean, PolicyObjective, Pull, ValueObjective
 from rlhf_runtime.training.optimized import AdamWParameters, OptimizedModel
 from rlhf_runtime.training.reference import RefreshedReference
+from rlhf_runtime.training.step_batches import PassBound
 from rlhf_runtime.training.strategy import Strategy, make_strategy
 from rlhf_runtime.training.trainer import Trainer, TrainerSettings
 from rlhf_runtime.weight_sync import PublishedPart, Publisher, Receiver
+
+#: Samples of a forward and backward pass when the spec bounds it by nothing.
+ROWS_OF_A_PASS = 64
 
 
 def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
@@ -114,7 +118,12 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
         TrainerSettings(
             epochs=algorithm.epochs,
             minibatches=algorithm.minibatches,
-            micro_batch_samples=config.trainers.micro_batch_size or 64,
+            bound=PassBound(
+                rows=config.trainers.micro_batch_size or ROWS_OF_A_PASS,
+                max_tokens=config.trainers.max_tokens_per_micro_batch,
+                pinned=config.trainers.pin_memory,
+            ),
+            dynamic=config.trainers.balance == "Dynamic",
             pad_id=pad_id(tokenizer),
             whiten=algorithm.type == "PPO" and (algorithm.gae or Gae()).whiten,
             recompute=algorithm.old_log_probs == "Recomputed",

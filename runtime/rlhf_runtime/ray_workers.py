@@ -41,7 +41,7 @@ _OTHER_RANKS_SECONDS = 3.0
 
 
 class RayMaker:
-    """A `workers.MakerHandle`."""
+    """A `workers.MakerHandle`; `ranks` of trainers that see different samples."""
 
     def __init__(self, actor: Any, name: str, pod: str, pid: int, ranks: int) -> None:
         self._actor = actor
@@ -69,7 +69,7 @@ class RayMaker:
             for index, (digest, payload) in enumerate(publication.buckets):
                 await self._sync(self._actor.stage.remote(order, index, digest, payload))
             left = deadline - time.monotonic()
-            if not await self._sync(self._actor.commit.remote(order, publication.digest, left)):
+            if not await self._sync(self._actor.commit.remote(order, publication.digest, left, publication.probe)):
                 raise TimeoutError(f"{self.name} is in one batch for more than {seconds} s")
 
     async def ping(self, seconds: float) -> None:
@@ -98,11 +98,12 @@ class RayTrainers:
         self.pids = pids
 
     async def receive(self, made: Made, admitted: Sequence[Dispatch]) -> None:
-        ranks = len(self._actors)
+        # Tensor-parallel peers are neighbours, and get the same.
+        peers, data_ranks = len(self._actors) // len(made.payloads), len(made.payloads)
         calls = [
-            actor.receive.remote(made.payloads[rank], mine)
+            actor.receive.remote(made.payloads[rank // peers], mine)
             for rank, actor in enumerate(self._actors)
-            if (mine := [dispatch for dispatch in admitted if rank_of(dispatch.cursor, ranks) == rank])
+            if (mine := [d for d in admitted if rank_of(d.cursor, data_ranks) == rank // peers])
         ]
         await self._all(calls)
 
@@ -153,7 +154,8 @@ class RayTrainers:
             [found] = await self._all([digest])
             buckets.append((found, payload))
         [digest] = await self._all([first.commit.remote(order)])
-        return Publication(manifest, tuple(buckets), digest)
+        probe, *_ = await self._all([actor.probe.remote() for actor in self._actors])
+        return Publication(manifest, tuple(buckets), digest, probe)
 
     async def _all(self, calls: Sequence[Any]) -> list[Any]:
         """The answers of all ranks, or the best reason for which one has none."""
@@ -191,13 +193,24 @@ class RayWorkers:
             trainer_actor.options(resources={names.TRAINER_RESOURCE: 1}).remote(self._config_json)
             for _ in range(self._config.trainers.replicas)
         ]
-        trainers = RayTrainers(actors, [], [])
-        places = await trainers._all([actor.hello.remote(self._probe, self._threads) for actor in actors])
-        trainers.pods, trainers.pids = [pod for pod, _ in places], [pid for _, pid in places]
+        sharing = self._config.trainers.per_pod
+        found = await RayTrainers(actors, [], [])._all(
+            [actor.hello.remote(self._probe, self._threads, sharing) for actor in actors]
+        )
+        # Ranks of a pod are neighbours: those that talk most, tensor-parallel peers, share it.
+        order = sorted(range(len(actors)), key=lambda index: found[index])
+        actors, places = [actors[index] for index in order], [found[index] for index in order]
+        pods = [pod for pod, _ in places]
+        trainers = RayTrainers(actors, pods, [pid for _, pid in places])
         rendezvous = None
         if len(actors) > 1:
             [rendezvous] = await trainers._all([actors[0].open_rendezvous.remote()])
-        await trainers._all([actor.load.remote(rank, rendezvous, resume) for rank, actor in enumerate(actors)])
+        await trainers._all(
+            [
+                actor.load.remote(rank, place, rendezvous, resume)
+                for rank, (actor, place) in enumerate(zip(actors, _places(pods), strict=True))
+            ]
+        )
         return trainers
 
     async def maker(self, name: str) -> RayMaker:
@@ -209,7 +222,14 @@ class RayWorkers:
         except BaseException:
             ray.kill(actor)
             raise
-        return RayMaker(actor, name, pod, pid, self._config.trainers.replicas)
+        settings = self._config.trainers
+        return RayMaker(actor, name, pod, pid, settings.replicas // settings.tensor_parallel)
+
+
+def _places(pods: Sequence[str]) -> list[int]:
+    """Each rank's number among those of its pod; without pods, of its machine, which starts the actor's name."""
+    hosts = [pod.partition("/")[0] for pod in pods]
+    return [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
 
 
 def connect(config: RunConfig) -> bool:

@@ -7,7 +7,7 @@ them needs no torch. torch is therefore imported inside `rows_of` and `collate` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -140,10 +140,16 @@ class Rows:
         return self.input_ids[:, -self.mask.shape[1] :]
 
     def to(self, device: torch.device) -> Self:
-        moved = {
-            field.name: value.to(device) for field in fields(self) if (value := getattr(self, field.name)) is not None
-        }
-        return replace(self, **moved)
+        """A copy on the device; from page-locked memory it is made beside what the device computes."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Self:
+        """In page-locked memory of the host, which needs a GPU."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

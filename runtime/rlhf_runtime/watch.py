@@ -87,7 +87,9 @@ def coordinator_state(flow: Flow, standing: Standing, resumed_from: int, waits: 
         applied_generation=flow.channel.settings.generation,
         waits=waits,
         makers=RoleReport(desired=len(flow.slots), ready=ready, pods=pods),
-        trainers=RoleReport(desired=flow.config.trainers.replicas, ready=len(trainer_pods), pods=trainer_pods),
+        trainers=RoleReport(
+            desired=flow.config.trainers.replicas, ready=len(trainer_pods), pods=list(dict.fromkeys(trainer_pods))
+        ),
         ledger=LedgerStatus(
             dispatched=totals.dispatched,
             trained=totals.trained,

@@ -57,16 +57,17 @@ class Learner:
         compare the policy before this step with the old and the sampling one, and with a critic value_loss,
         value_grad_norm and value_learning_rate.
         """
-        batches = [batch.to(self.actor.device) for batch in micro_batches]
-        tokens, samples = self._counts(batches)
+        tokens, samples = self._counts(micro_batches)
         for model in self._models():
             model.zero_grad()
         sums: Sums = {}
-        for batch, is_last in _with_last(batches):
+        for waiting, is_last in _with_last(micro_batches):
+            batch = waiting.to(self.actor.device)
             sums = added(sums, self._policy_backward(batch, version, tokens, samples, is_last))
         # One model after the other: ranks with different numbers of micro-batches have collectives in the same order.
         if self.critic is not None:
-            for batch, is_last in _with_last(batches):
+            for waiting, is_last in _with_last(micro_batches):
+                batch = waiting.to(self.critic.device)
                 sums = added(sums, self._value_backward(self.critic, batch, tokens, samples, is_last))
         norms = [model.clip() for model in self._models()]
         totals = dict(zip(sums, self._strategy.sum_over_ranks(stacked(sums)).tolist(), strict=True))

@@ -47,7 +47,7 @@ class OptimizedModel:
 
     @property
     def device(self) -> torch.device:
-        return next(self.call.parameters()).device
+        return self._strategy.device
 
     def zero_grad(self) -> None:
         self._optimizer.zero_grad()

@@ -26,6 +26,7 @@ from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.training.blocks import recompute_in_backward, transformer_blocks
 from rlhf_runtime.training.devices import accelerator
 from rlhf_runtime.training.optimizer_states import load_whole_optimizer_state, whole_optimizer_state
+from rlhf_runtime.training.process_group import gathered_objects
 from rlhf_runtime.training.tensor_parallel import divide
 
 _REPLICAS, _SHARDS, _TENSOR = "replicas", "shards", "tensor"
@@ -102,6 +103,9 @@ class Sharded:
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         dist.all_reduce(values, group=self._data_group)
         return values
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return gathered_objects(value, self._data_group)
 
     def full_weights(self, module: nn.Module) -> dict[str, Tensor]:
         whole = {}

@@ -18,6 +18,9 @@ from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.training.blocks import recompute_in_backward
 from rlhf_runtime.training.devices import accelerator
 from rlhf_runtime.training.optimizer_states import load_whole_optimizer_state, whole_optimizer_state
+from rlhf_runtime.training.process_group import gathered_objects, join_alone
+from rlhf_runtime.training.sharded import Sharded
+from rlhf_runtime.training.strategy_factory import strategy_from_factory
 
 
 class Strategy(Protocol):
@@ -69,6 +72,10 @@ class Strategy(Protocol):
         """Sum over the data ranks; in place, and returned."""
         ...
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Each data rank's value, picklable, by data rank."""
+        ...
+
     def full_weights(self, module: nn.Module) -> dict[str, Tensor]:
         """Whole tensors by the model's own names, each once; where they are divided: on rank 0's CPU, {} elsewhere."""
         ...
@@ -114,6 +121,9 @@ class SingleProcess:
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         return values
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [value]
+
     def full_weights(self, module: nn.Module) -> dict[str, Tensor]:
         return model_weights(module)
 
@@ -148,11 +158,31 @@ class DataParallel(SingleProcess):
         dist.all_reduce(values)
         return values
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        return gathered_objects(value, None)
+
     def full_weights(self, module: nn.Module) -> dict[str, Tensor]:
         assert isinstance(module, DistributedDataParallel)
         return model_weights(module.module)
 
 
 def make_strategy(settings: TrainerSettings, distributed: bool) -> Strategy:
-    """The strategy of a rank; `distributed`: it has joined the trainers' process group."""
-    return DataParallel() if distributed else SingleProcess()
+    """The strategy of a rank; `distributed`: it has joined the trainers' process group, which has several.
+
+    Raises RunFailure StrategyInvalid for what the user's own function gives.
+    """
+    if settings.strategy_factory is not None:
+        rank, ranks = (dist.get_rank(), dist.get_world_size()) if distributed else (0, 1)
+        made: Strategy = strategy_from_factory(settings.strategy_factory, rank, ranks)
+        return made
+    checkpoint = settings.gradient_checkpointing
+    if settings.strategy == "DDP" and settings.tensor_parallel == 1:
+        return DataParallel(checkpoint=checkpoint) if distributed else SingleProcess(checkpoint=checkpoint)
+    if not distributed:
+        join_alone()
+    return Sharded(
+        settings.strategy,
+        offload=settings.offload == "All",
+        tensor=settings.tensor_parallel,
+        checkpoint=checkpoint,
+    )

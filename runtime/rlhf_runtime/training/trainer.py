@@ -1,8 +1,8 @@
 """A trainer: one rank that holds its share of the buffer, takes the optimiser steps of an episode, and saves."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import torch
@@ -10,10 +10,12 @@ import torch
 from rlhf_runtime.buffer import ExperienceBuffer, ExperienceGroup
 from rlhf_runtime.checkpoint import TRAINING_STATE, staged_files
 from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.logprob_gap import PROBE_ROLLOUTS, Probe
 from rlhf_runtime.rollout import Batch, Experience, collate
 from rlhf_runtime.topology import optimizer_steps, share_of_rank
 from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.training.merge import whitened
+from rlhf_runtime.training.step_batches import PassBound, exchanged, step_batches
 from rlhf_runtime.training.strategy import Strategy
 from rlhf_runtime.workers import StagedFile, Trained, TrainedGroup
 
@@ -24,7 +26,7 @@ SaveModels = Callable[[Path, bool], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings:
-    """`micro_batch_samples` bounds one forward and backward pass; it changes memory, not results.
+    """`bound` of a forward and backward pass, and `dynamic`, groups dealt anew by tokens, change no results.
 
     whiten     advantages are whitened over the episode
     recompute  old log-probs are those of the policy that the episode's training begins with
@@ -32,8 +34,9 @@ class TrainerSettings:
 
     epochs: int
     minibatches: int
-    micro_batch_samples: int
+    bound: PassBound
     pad_id: int
+    dynamic: bool = False
     whiten: bool = False
     recompute: bool = False
 
@@ -54,6 +57,9 @@ class Trainer:
         self._strategy = strategy
         self._save_models = save_models
         self._settings = settings
+        self._probed: list[Experience] = []
+        # Of tensor-parallel peers, which train the same groups, the first says so.
+        self._speaks = strategy.rank % (strategy.ranks // strategy.data_ranks) == 0
 
     def receive(self, groups: Iterable[ExperienceGroup], admitted: Sequence[Dispatch]) -> None:
         """Keep those groups of a batch that the ledger has admitted."""
@@ -69,6 +75,7 @@ class Trainer:
         Raises learner.NonFiniteError on all ranks.
         """
         groups_of_steps = self._take(dispatches)
+        self._probed = [e for group in groups_of_steps[0] for e in group.experiences][:PROBE_ROLLOUTS]
         steps = self._merged([[e for group in groups for e in group.experiences] for groups in groups_of_steps])
         results = [
             self._learner.step(micro_batches, version) for _ in range(self._settings.epochs) for micro_batches in steps
@@ -91,7 +98,21 @@ class Trainer:
                 TrainedGroup(group.dispatch.cursor, len(group.experiences))
                 for groups in groups_of_steps
                 for group in groups
+                if self._speaks
             ),
+        )
+
+    def probe(self) -> Probe | None:
+        """What the weights as they are say of some rollouts trained last; None before the first episode.
+
+        All ranks call it together, and each answers for rollouts of its own.
+        """
+        if not self._probed:
+            return None
+        logprobs = self._learner.logprobs(collate(self._probed, self._settings.pad_id)).numpy()
+        rollouts = tuple(experience.rollout for experience in self._probed)
+        return Probe(
+            rollouts, tuple(row[: len(r.completion_ids)].copy() for row, r in zip(logprobs, rollouts, strict=True))
         )
 
     def save(self, folder: Path, *, resumable: bool) -> list[StagedFile]:
@@ -126,26 +147,20 @@ class Trainer:
             for step in optimizer_steps(list(by_cursor), self._settings.minibatches)
         ]
         self._buffer.trained(max(by_cursor) + 1)
-        return steps
+        return [exchanged(groups, self._strategy) for groups in steps] if self._settings.dynamic else steps
 
     def _merged(self, steps: Sequence[Sequence[Experience]]) -> list[list[Batch]]:
         """The micro-batches of each optimiser step, with what is over the whole episode put into the experiences."""
         experiences = [experience for step in steps for experience in step]
         if self._settings.whiten:
             experiences = whitened(experiences, self._strategy.sum_over_ranks, self._learner.actor.device)
-        merged, start = [], 0
-        for step in steps:
-            merged.append(self._micro_batches(experiences[start : start + len(step)]))
-            start += len(step)
+        ends = list(accumulate(map(len, steps), initial=0))
+        whole = [experiences[start:end] for start, end in pairwise(ends)]
+        merged = step_batches(whole, self._settings.bound, self._settings.pad_id, self._strategy)
         # With one step the update begins with the very policy that the step computes.
         if self._settings.recompute and self._settings.epochs * len(steps) > 1:
             merged = [[replace(b, old_logprobs=self._learner.logprobs(b)) for b in batches] for batches in merged]
         return merged
-
-    def _micro_batches(self, experiences: Sequence[Experience]) -> list[Batch]:
-        size = self._settings.micro_batch_samples
-        count = math.ceil(len(experiences) / size)
-        return [collate(experiences[i * size : (i + 1) * size], self._settings.pad_id) for i in range(count)]
 
 
 def _mean(results: Sequence[dict[str, float]], name: str) -> float:

@@ -1,0 +1,51 @@
+"""Strategies that the user's own code makes: `trainers.strategyFactory`, called as ``f(rank, ranks) -> Strategy``."""
+
+import importlib
+import traceback
+from typing import Any
+
+from rlhf_api.conditions import STRATEGY_INVALID
+
+from rlhf_runtime.failures import RunFailure
+
+#: All that a `strategy.Strategy` has.
+PARTS = (
+    "rank",
+    "ranks",
+    "data_rank",
+    "data_ranks",
+    "device",
+    "loss_scale",
+    "prepare",
+    "accumulate",
+    "clip_gradients",
+    "sum_over_ranks",
+    "gather_objects",
+    "full_weights",
+    "optimizer_state",
+    "load_optimizer_state",
+)
+
+
+def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
+    """What the user's function gives for this rank, after the ranks have joined their process group.
+
+    Raises RunFailure StrategyInvalid (permanent) with the end of the traceback if it can't be imported or raises, or
+    if what it returns lacks a part of a Strategy or does not see its own samples on every rank.
+    """
+    module, _, name = factory.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)(rank, ranks)
+    except (Exception, SystemExit) as error:
+        raise _invalid(f"{factory}: {type(error).__name__}: {error}", tail=traceback.format_exc()) from error
+    missing = [part for part in PARTS if not hasattr(made, part)]
+    if missing:
+        raise _invalid(f"{factory} returned a {type(made).__name__} without {', '.join(missing)}")
+    if (made.data_rank, made.data_ranks) != (rank, ranks):
+        found = f"data rank {made.data_rank} of {made.data_ranks}"
+        raise _invalid(f"{factory}: found {found}, expected {rank} of {ranks}: every rank has its own samples")
+    return made
+
+
+def _invalid(message: str, tail: str = "") -> RunFailure:
+    return RunFailure(STRATEGY_INVALID, f"trainers.strategyFactory: {message}", permanent=True, tail=tail)
