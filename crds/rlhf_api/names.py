@@ -10,7 +10,7 @@ JOB_UID_LABEL = "rlhf.dev/job-uid"
 ROLE_LABEL = "rlhf.dev/role"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "rlhf-operator"}
 
-#: Worker groups of the RayCluster, and the Ray custom resources that bind actors to them (one unit for each pod).
+#: Worker groups of the RayCluster, and the Ray custom resources that bind actors to them: one unit for each actor.
 MAKER_GROUP = "maker"
 TRAINER_GROUP = "trainer"
 MAKER_RESOURCE = "rlhf_maker"

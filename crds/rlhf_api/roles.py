@@ -147,6 +147,11 @@ class Trainers(TrainerSettings):
     template: PodTemplate = {}
     """A PodTemplateSpec laid under what the operator sets; proved by a dry run. Default none."""
 
+    @property
+    def pods(self) -> int:
+        """How many pods the ranks fill."""
+        return self.replicas // self.per_pod
+
 
 class Buffer(ApiModel):
     """The bounded buffer between makers and trainers."""

@@ -77,8 +77,10 @@ def ray_cluster(job: RLHFJob, incarnation: int) -> dict[str, Any]:
                 "template": pod_template(job, HEAD_ROLE),
             },
             "workerGroupSpecs": [
-                _worker_group(job, names.MAKER_GROUP, spec.makers.replicas, names.MAKER_RESOURCE),
-                _worker_group(job, names.TRAINER_GROUP, spec.trainers.replicas, names.TRAINER_RESOURCE),
+                _worker_group(job, names.MAKER_GROUP, spec.makers.replicas, {names.MAKER_RESOURCE: 1}),
+                _worker_group(
+                    job, names.TRAINER_GROUP, spec.trainers.pods, {names.TRAINER_RESOURCE: spec.trainers.per_pod}
+                ),
             ],
         },
     }
@@ -108,7 +110,8 @@ def _metadata(job: RLHFJob, name: str) -> dict[str, Any]:
     return {"name": name, "namespace": job.namespace, "labels": job_labels(job), "ownerReferences": [owner]}
 
 
-def _worker_group(job: RLHFJob, group: str, replicas: int, resource: str) -> dict[str, Any]:
+def _worker_group(job: RLHFJob, group: str, replicas: int, actors: dict[str, int]) -> dict[str, Any]:
+    """A group of so many pods; `actors` is the Ray resource that each has, a unit for each actor in it."""
     return {
         "groupName": group,
         "replicas": replicas,
@@ -116,7 +119,7 @@ def _worker_group(job: RLHFJob, group: str, replicas: int, resource: str) -> dic
         "maxReplicas": replicas,
         "rayStartParams": {
             # KubeRay pastes the value into a shell command: JSON in double quotes, its own quotes escaped.
-            "resources": json.dumps(json.dumps({resource: 1})),
+            "resources": json.dumps(json.dumps(actors)),
             "object-store-memory": _object_store(job, group),
         },
         "template": pod_template(job, group),

@@ -15,6 +15,7 @@ _IDENTITY = {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "fsGroupCha
 #: The key that KubeRay reads in ``authOptions.secretName``.
 TOKEN_KEY = "auth_token"
 _STORAGE_VOLUME = "rlhf-storage"
+_SHARED_MEMORY_VOLUME = "rlhf-shared-memory"
 _CODE_VOLUME = "rlhf-code"
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
 
@@ -59,7 +60,7 @@ def _pod(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
     }
     if runtime.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": reference.name} for reference in runtime.image_pull_secrets]
-    if volumes := _volumes(job):
+    if volumes := _volumes(job, role):
         spec["volumes"] = volumes
     return {"metadata": {"labels": {**job_labels(job), names.ROLE_LABEL: role}}, "spec": spec}
 
@@ -85,7 +86,7 @@ def _ray_container(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
             {"name": "client", "containerPort": 10001},
             {"name": "report", "containerPort": REPORT_PORT},
         ]
-    if mounts := _mounts(job):
+    if mounts := _mounts(job, role):
         container["volumeMounts"] = mounts
     return container
 
@@ -125,18 +126,23 @@ def _code_path(job: RLHFJob) -> str | None:
     return names.CODE_MOUNT if code.config_map is not None else code.path
 
 
-def _volumes(job: RLHFJob) -> list[dict[str, Any]]:
+def _volumes(job: RLHFJob, role: str) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = []
     if (claim := job.spec.checkpoint.storage.persistent_volume_claim) is not None:
         volumes.append({"name": _STORAGE_VOLUME, "persistentVolumeClaim": {"claimName": claim.claim_name}})
     if job.spec.runtime.code is not None and job.spec.runtime.code.config_map is not None:
         volumes.append({"name": _CODE_VOLUME, "configMap": {"name": names.code_config_map_name(job)}})
+    if role == names.TRAINER_GROUP and job.spec.trainers.per_pod > 1:
+        # Through it NCCL's ranks of one pod talk, beside Ray's objects. Not bounded here: what is in it counts
+        # against the container's memory, which is.
+        volumes.append({"name": _SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})
     return volumes
 
 
-def _mounts(job: RLHFJob) -> list[dict[str, Any]]:
+def _mounts(job: RLHFJob, role: str) -> list[dict[str, Any]]:
     mounts: dict[str, dict[str, Any]] = {
         _STORAGE_VOLUME: {"name": _STORAGE_VOLUME, "mountPath": names.STORAGE_MOUNT},
         _CODE_VOLUME: {"name": _CODE_VOLUME, "mountPath": names.CODE_MOUNT, "readOnly": True},
+        _SHARED_MEMORY_VOLUME: {"name": _SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"},
     }
-    return [mounts[volume["name"]] for volume in _volumes(job)]
+    return [mounts[volume["name"]] for volume in _volumes(job, role)]

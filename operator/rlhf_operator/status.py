@@ -32,7 +32,8 @@ def failure(job: RLHFJob, attempt: int, reason: str, message: str, tail: str = "
 
 
 def workers_wanted(job: RLHFJob) -> int:
-    return job.spec.makers.replicas + job.spec.trainers.replicas
+    """Pods of makers and trainers."""
+    return job.spec.makers.replicas + job.spec.trainers.pods
 
 
 def build(

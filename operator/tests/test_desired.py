@@ -42,6 +42,7 @@ def full(given: G) -> RLHFJob:
                 },
             },
         },
+        trainers={"replicas": 4, "perPod": 2, "resources": {"limits": {"nvidia.com/gpu": 2}}},
         runtime={
             "image": "registry.example/rlhf:2",
             "rayVersion": "2.60.0",

@@ -1,6 +1,6 @@
 """Makers and trainers as Ray actors. This module and `ray_workers.py`, which calls them, are all that knows Ray.
 
-Every actor is bound to its worker group by a custom resource, one unit a pod, and never restarted by Ray: the
+Every actor is bound to its worker group by a custom resource, one unit an actor, and never restarted by Ray: the
 coordinator decides what a death means. Methods run in threads by concurrency group, so that a maker receives
 weights and answers pings while it samples, and a trainer receives experiences while it trains.
 
