@@ -18,7 +18,7 @@ from rlhf_runtime.models.critic import load_critic, save_critic
 from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy, save_policy
 from rlhf_runtime.models.policy_parts import ACTOR, CRITIC, REFERENCE, LoadsParts, expected_weights
-from rlhf_runtime.models.policy_weights import published_weights
+from rlhf_runtime.models.policy_weights import model_weights, published_weights
 from rlhf_runtime.models.reward_scorer import load_reward_scorer
 from rlhf_runtime.models.role_models import Role, RoleModel, role_models
 from rlhf_runtime.models.tokenizer import load_tokenizer
@@ -101,7 +101,8 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
         parts.append(PublishedPart(prefix=CRITIC, dtype=dtype, weights=lambda _: _plain(critic)))
     reference = None
     if (every := _refresh(config)) is not None:
-        reference = RefreshedReference(every, lambda: _plain(actor))
+        reference = RefreshedReference(every, lambda: _plain(actor), _named_reference(config))
+        reference.refuse_misfit(_plain(actor))
         dtype = getattr(torch, role_models(config)["reference"].model.dtype)
         parts.append(PublishedPart(prefix=REFERENCE, dtype=dtype, weights=reference.weights))
     trainer = Trainer(
@@ -173,6 +174,14 @@ def _plain(model: OptimizedModel) -> dict[str, torch.Tensor]:
     """As makers load them; {} on ranks that have no whole weights."""
     weights = model.weights()
     return published_weights(model.module, weights) if weights else {}
+
+
+def _named_reference(config: RunConfig) -> dict[str, torch.Tensor] | None:
+    """Weights of a reference that is not the actor, as the trainers keep them."""
+    if config.models.reference is None:
+        return None
+    module = _beside(role_models(config)["reference"])
+    return {name: tensor.cpu() for name, tensor in model_weights(module).items()}
 
 
 def _beside(role: RoleModel) -> nn.Module:
