@@ -51,7 +51,7 @@ class Reward(ApiModel):
 
     model_config = ConfigDict(json_schema_extra=cel(_ONE_KIND, _A_MODEL_TAKES_ITS_TIME))
 
-    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/:-]*)$")] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")] | None = None
     """What reports call it. Default none: the function's path, the URL, or `models.reward`. 1 to 64 characters."""
     function: FunctionPath | None = None
     """A Python function `f(prompts, completions, **columns)`, `def` or `async def`, which returns one number or None a
@@ -83,16 +83,19 @@ class Reward(ApiModel):
         return self.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
 
 
-def _title(reward: str) -> str:
-    return (
-        f"(has({reward}.name) ? {reward}.name : has({reward}.function) ? {reward}.function : "
-        f"has({reward}.http) ? {reward}.http.url : '{MODEL_REWARD}')"
-    )
-
-
-_TITLES_DIFFER = (
-    f"self.all(a, self.exists_one(b, {_title('a')} == {_title('b')}))",
-    "two rewards have the same name (by default the function's path, the URL, or models.reward): "
-    "give each a name of its own",
+# A name holds no ":", "/" or ".", so it is never what another reward is called by default.
+_NAMES_DIFFER = (
+    "self.all(a, !has(a.name) || self.exists_one(b, has(b.name) && b.name == a.name))",
+    "two rewards have the same name",
 )
-Rewards = Annotated[list[Reward], Field(min_length=1, max_length=MAX_REWARDS, json_schema_extra=cel(_TITLES_DIFFER))]
+_UNNAMED_DIFFER = (
+    "self.all(a, has(a.name) || !has(a.function) || "
+    "self.exists_one(b, !has(b.name) && has(b.function) && b.function == a.function)) && "
+    "self.all(a, has(a.name) || !has(a.http) || "
+    "self.exists_one(b, !has(b.name) && has(b.http) && b.http.url == a.http.url)) && "
+    "self.filter(a, has(a.model) && !has(a.name)).size() <= 1",
+    "a function, an endpoint or the model is there twice without a name: give each a name of its own",
+)
+Rewards = Annotated[
+    list[Reward], Field(min_length=1, max_length=MAX_REWARDS, json_schema_extra=cel(_NAMES_DIFFER, _UNNAMED_DIFFER))
+]
