@@ -20,8 +20,12 @@ TOKENS_AT_ONCE = 8192
 
 
 def completion_logits(model: nn.Module, rows: Rows) -> Tensor:
-    """Logits that predict each completion token, [B, T, vocabulary]."""
-    # One position before the completion predicts its first token; the last position predicts nothing here.
+    """Logits that predict each completion token, and one position more, [B, T + 1, vocabulary].
+
+    The last predicts nothing here, and `token_logprobs` does not read it: to cut it off would cost a copy of the
+    whole gradient.
+    """
+    # One position before the completion predicts its first token.
     output: Any = model(
         input_ids=rows.input_ids,
         attention_mask=rows.attention_mask,
@@ -29,7 +33,7 @@ def completion_logits(model: nn.Module, rows: Rows) -> Tensor:
         use_cache=False,
         logits_to_keep=rows.mask.shape[1] + 1,
     )
-    logits: Tensor = output.logits[:, :-1]
+    logits: Tensor = output.logits
     return logits
 
 
