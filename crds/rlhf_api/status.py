@@ -77,6 +77,11 @@ class EpisodeReport(ApiModel):
     """Mean loss of the critic, squared reward units; absent without a critic."""
     explained_variance: float | None = None
     """Share of the returns' variance that the critic's values explain, at most 1; absent without a critic."""
+    logprob_gap_mean: float | None = None
+    """|maker's log-prob - trainers'| of the same tokens under the same version, nats, mean over a few rollouts that
+    travel with each publish: what bfloat16 or int8 makers are off by. Absent in the first episode of an attempt."""
+    logprob_gap_max: float | None = None
+    """The largest of them, nats."""
     staleness_mean: float
     """Mean staleness of the samples, versions."""
     staleness_max: int

@@ -41,6 +41,7 @@ def episode_report(
     rewards = [reward for group in groups for reward in group.rewards]
     behind = [staleness(version, group.oldest_version) for group in groups for _ in group.rewards]
     tokens = sum(group.tokens for group in groups)
+    gaps = [group.logprob_gap for group in groups if group.logprob_gap is not None]
     return EpisodeReport(
         attempt=attempt,
         seq=0,
@@ -60,6 +61,8 @@ def episode_report(
         teacher_kl=trained.teacher_kl,
         value_loss=trained.value_loss,
         explained_variance=trained.explained_variance,
+        logprob_gap_mean=statistics.fmean(gap.mean for gap in gaps) if gaps else None,
+        logprob_gap_max=max(gap.max for gap in gaps) if gaps else None,
         staleness_mean=statistics.fmean(behind),
         staleness_max=max(behind),
         samples=len(rewards),

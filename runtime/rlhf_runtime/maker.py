@@ -16,6 +16,7 @@ from rlhf_runtime.buffer import ExperienceGroup
 from rlhf_runtime.completion import ModelViews, completed
 from rlhf_runtime.data.prompts import Prompt, columns_of
 from rlhf_runtime.engines.engine import Engine, Request, Sampling
+from rlhf_runtime.logprob_gap import LogprobGap, Probe
 from rlhf_runtime.model_forwards import FrozenModels
 from rlhf_runtime.rewards.batch import RewardScores, Tokens
 from rlhf_runtime.rewards.runner import RewardRunner
@@ -62,6 +63,8 @@ class Maker:
         self._settings = settings
         self._models = models
         self._engine_lock = threading.Lock()
+        self._probe: Probe | None = None
+        self._gap: LogprobGap | None = None
 
     def make(self, tasks: Sequence[Task]) -> list[tuple[GroupSummary, ExperienceGroup]]:
         """Sample and score one whole group for each task."""
@@ -70,9 +73,10 @@ class Maker:
             groups = self._generate(prompts, self._settings.samples_per_prompt)
             # Before another version is put into use: values are those of the critic that the policy came with.
             views = self._models.views([rollout for group in groups for rollout in group.rollouts])
+            gap = self._gap
         scores = self._score(self._rewards, prompts, groups)
         return [
-            self._completed(task, group, group_scores, views.of(part), texts)
+            self._completed(task, group, group_scores, views.of(part), texts, gap)
             for task, group, part, (group_scores, texts) in zip(tasks, groups, _parts(groups), scores, strict=True)
         ]
 
@@ -91,16 +95,17 @@ class Maker:
     def stage(self, order: Order, index: int, digest: str, content: Bytes) -> None:
         self._receiver.stage(order, index, digest, content)
 
-    def commit(self, order: Order, digest: str, seconds: float) -> bool:
+    def commit(self, order: Order, digest: str, seconds: float, probe: Probe | None = None) -> bool:
         """Accept a version, and wait so long for the batch in progress to end, to put it into use.
 
-        False if the batch took longer: the version is put into use when it has ended.
+        False if the batch took longer: the version is put into use when it has ended. `probe` is of this version.
         """
         self._receiver.commit(order, digest)
+        self._probe = probe
         if not self._engine_lock.acquire(timeout=max(0.0, seconds)):
             return False
         try:
-            self._receiver.apply_pending()
+            self._apply_pending()
         finally:
             self._engine_lock.release()
         return True
@@ -113,11 +118,18 @@ class Maker:
         self._rewards.close()
         self._evaluation_rewards.close()
 
+    def _apply_pending(self) -> None:
+        """Put an accepted version into use, and measure how far its log-probs are from the trainers'."""
+        if self._receiver.apply_pending():
+            probe = self._probe
+            temperature = self._settings.sampling.temperature
+            self._gap = None if probe is None else probe.gap(self._engine.logprobs(probe.rollouts, temperature))
+
     def _generate(self, prompts: Sequence[Prompt], samples: int) -> list[Group]:
         requests = [
             Request(prompt_index=p.index, prompt_ids=np.array(p.token_ids, np.int32), samples=samples) for p in prompts
         ]
-        self._receiver.apply_pending()
+        self._apply_pending()
         if self._receiver.committed is None:
             raise ValueError("a maker without a synced version was asked to sample")
         return self._engine.generate(requests, self._settings.sampling)
@@ -150,7 +162,13 @@ class Maker:
         return text
 
     def _completed(
-        self, task: Task, group: Group, scores: RewardScores, views: ModelViews, texts: Sequence[str]
+        self,
+        task: Task,
+        group: Group,
+        scores: RewardScores,
+        views: ModelViews,
+        texts: Sequence[str],
+        gap: LogprobGap | None,
     ) -> tuple[GroupSummary, ExperienceGroup]:
         rewards = scores.total
         experiences = completed(group.rollouts, rewards, views, self._settings.algorithm)
@@ -172,6 +190,7 @@ class Maker:
             tokens=sum(len(rollout.completion_ids) for rollout in group.rollouts),
             truncated=sum(rollout.truncated for rollout in group.rollouts),
             shown=tuple(shown) if task.shown else (),
+            logprob_gap=gap,
         )
         return summary, ExperienceGroup(task.dispatch, experiences)
 

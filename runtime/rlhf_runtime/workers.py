@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.logprob_gap import LogprobGap, Probe
 from rlhf_runtime.weight_manifest import Manifest, Order
 
 #: Something in Ray's object store: whoever gets it passes it on, unopened.
@@ -61,6 +62,8 @@ class GroupSummary:
     tokens: int
     truncated: int
     shown: tuple[ShownRollout, ...]
+    logprob_gap: LogprobGap | None = None
+    """Of the version that sampled it, where one was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Publication:
     manifest: Manifest
     buckets: tuple[tuple[str, Payload], ...]
     digest: str
+    probe: Probe | None = None
 
     @property
     def version(self) -> int:

@@ -11,6 +11,7 @@ from rlhf_runtime.episode_report import Timing, episode_report
 from rlhf_runtime.evaluation import EvaluationRound, is_due
 from rlhf_runtime.journal import Journal
 from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.logprob_gap import LogprobGap
 from rlhf_runtime.processors import _quota
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.trained_groups import RecordedGroup, trained_groups, write_trained_groups
@@ -25,6 +26,7 @@ GROUPS = [
         tokens=10,
         truncated=1,
         shown=(),
+        logprob_gap=LogprobGap(mean=0.01, max=0.5),
     ),
     GroupSummary(
         dispatch=Dispatch(9, 2, "m"),
@@ -73,6 +75,7 @@ def test_the_numbers_of_an_episode() -> None:
     assert (found.reward, found.reward_std) == (1.0, pytest.approx(0.5**0.5))
     assert found.rewards == {"length": 2.5, "judge": 0.75}
     assert (found.staleness_mean, found.staleness_max) == (1.0, 2)
+    assert (found.logprob_gap_mean, found.logprob_gap_max) == (0.01, 0.5)
     assert (found.samples, found.tokens, found.tokens_per_second, found.truncated_fraction) == (4, 30, 7.5, 0.25)
     assert (found.seconds, found.wait_seconds, found.train_seconds, found.sync_seconds) == (4.0, 1.0, 2.0, 0.75)
     assert (found.kl, found.loss, found.entropy, found.clip_fraction, found.gradient_norm) == (0.01, 0.5, 1.5, 0.25, 2)

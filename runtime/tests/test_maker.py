@@ -13,12 +13,13 @@ from rlhf_api.algorithm import Group as GroupSettings
 from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.engines.engine import Hook, Request, Sampling
 from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.logprob_gap import LogprobGap, Probe
 from rlhf_runtime.maker import Maker, MakerSettings
 from rlhf_runtime.model_forwards import FrozenModels
 from rlhf_runtime.models.policy_parts import LoadsParts, expected_weights
 from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.rewards.batch import RewardScores, Tokens
-from rlhf_runtime.rollout import Group, Rollout
+from rlhf_runtime.rollout import Float32Array, Group, Rollout
 from rlhf_runtime.weight_manifest import Order
 from rlhf_runtime.weight_sync import PublishedPart, Publisher, Receiver
 from rlhf_runtime.workers import Task
@@ -37,6 +38,10 @@ class SlowEngine:
 
     def load(self, state: Mapping[str, torch.Tensor], version: int) -> None:
         self.version = version
+
+    def logprobs(self, rollouts: Sequence[Rollout], temperature: float) -> list[Float32Array]:
+        """A quarter of a nat less than was sampled with, at the last token half a nat."""
+        return [rollout.logprobs - np.array([0.25, 0.5], np.float32) for rollout in rollouts]
 
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, between_steps: Hook | None = None
@@ -175,6 +180,21 @@ def test_a_group_comes_back_whole_with_its_rewards_advantages_counts_and_version
     assert [experience.reward for experience in group.experiences] == [2.0, 3.0]
     assert [experience.advantages.tolist() for experience in group.experiences] == [[-0.5, -0.5], [0.5, 0.5]]
     assert [(shown.completion, shown.versions) for shown in summary.shown] == [("f", (7, 7)), ("gh", (7, 7))]
+
+
+def test_groups_say_how_far_the_makers_logprobs_are_from_the_trainers_under_their_version() -> None:
+    bench = Bench()
+    bench.sync(7)
+    [(before, group)] = bench.maker.make([task(4)])
+    rollouts = tuple(experience.rollout for experience in group.experiences)
+    probe = Probe(rollouts, tuple(rollout.logprobs for rollout in rollouts))
+    assert bench.maker.commit(*bench.stage(8), 1.0, probe)
+    [(after, _)] = bench.maker.make([task(5)])
+    bench.sync(9)
+    [(unmeasured, _)] = bench.maker.make([task(6)])
+    assert before.logprob_gap is None
+    assert after.logprob_gap == LogprobGap(mean=0.375, max=0.5)
+    assert unmeasured.logprob_gap is None
 
 
 def test_an_evaluation_by_another_version_than_asked_for_is_an_error() -> None:

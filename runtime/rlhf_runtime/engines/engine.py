@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rlhf_runtime.rollout import Group, Int32Array
+from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout
 
 Hook = Callable[[], None]
 
@@ -61,6 +61,10 @@ class Engine(Protocol):
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
         """Replace all weights, or raise ValueError and keep them all."""
+        ...
+
+    def logprobs(self, rollouts: Sequence[Rollout], temperature: float) -> list[Float32Array]:
+        """What the weights in use say of completions that are there already: [T] float32, nats, of each."""
         ...
 
     def generate(

@@ -22,8 +22,10 @@ from rlhf_runtime.engines.recorded_steps import RecordedSteps
 from rlhf_runtime.engines.row_cache import RowCache
 from rlhf_runtime.engines.rows import Rows
 from rlhf_runtime.engines.seating import Placement, Seating
+from rlhf_runtime.maths.logprobs import token_logprobs
+from rlhf_runtime.model_forwards import completion_logits
 from rlhf_runtime.models.policy_weights import load_weights
-from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout
+from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout, rows_of
 
 AsHeld = Callable[[nn.Module, Mapping[str, Tensor]], Mapping[str, Tensor]]
 
@@ -109,6 +111,16 @@ class TransformersEngine:
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
         load_weights(self._model, self._as_held(self._model, state))
         self._version = version
+
+    @torch.no_grad()
+    def logprobs(self, rollouts: Sequence[Rollout], temperature: float) -> list[Float32Array]:
+        self._model.eval()
+        found = []
+        # One at a time: they are few, and need no memory beside a batch's.
+        for rollout in rollouts:
+            rows = rows_of([rollout], pad_id=0).to(self._device)
+            found.append(token_logprobs(completion_logits(self._model, rows), rows.completion_ids, temperature)[0])
+        return [logprobs.cpu().numpy() for logprobs in found]
 
     @torch.inference_mode()
     def generate(
