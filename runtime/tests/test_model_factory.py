@@ -12,8 +12,10 @@ from rlhf_runtime.models.padding import check_policy
 from rlhf_runtime.models.policy import load_policy, save_policy
 from rlhf_runtime.models.policy_weights import load_weights, published_weights
 from rlhf_runtime.models.reward_model import load_reward_model
+from rlhf_runtime.models.role_models import role_models
 from tiny_factories import positions_from_columns
 from tiny_models import padded, write_model
+from tiny_run import run_config
 from transformers import AutoTokenizer
 
 BATCH = padded([[5, 6, 7], [7, 3, 1, 9, 4]], 6, "left")
@@ -80,6 +82,14 @@ def test_what_is_wrong_with_a_factory_is_said(function: str, part: str, tail: st
     assert error.value.message.startswith("models.actor.factory: ")
     assert part in error.value.message
     assert tail in error.value.tail
+
+
+def test_a_critic_of_a_factory_has_no_adapters(tmp_path: Path) -> None:
+    critic = {"uri": "/models/critic", "factory": "a:b", "lora": {"rank": 1, "alpha": 1}}
+    algorithm = {"type": "PPO", "optimizer": {"learningRate": 1e-3}}
+    models = {"actor": {"uri": "/models/policy"}, "critic": critic}
+    with pytest.raises(RunFailure, match=r"models\.critic\.lora: not with models\.critic\.factory"):
+        role_models(run_config(tmp_path, tmp_path, algorithm=algorithm, models=models))
 
 
 def test_a_module_that_cannot_be_imported_is_said(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rlhf_api.conditions import MODEL_INVALID
 from rlhf_api.models import Lora, Model
 from rlhf_api.run import RunConfig
 
+from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.model_folder import ModelFolder, model_folder
 
 Role = Literal["actor", "reference", "critic", "reward", "teacher"]
@@ -22,7 +24,7 @@ class RoleModel:
 
 
 def role_models(config: RunConfig) -> dict[Role, RoleModel]:
-    """The roles that the job has, in the order in which they are checked and loaded."""
+    """The roles that the job has, in the order in which they are checked and loaded. Raises RunFailure."""
     models, algorithm = config.models, config.algorithm
     found = [RoleModel(role="actor", field="models.actor", model=models.actor, lora=models.actor.lora)]
     if algorithm.compares_with_reference:
@@ -46,6 +48,13 @@ def role_folders(config: RunConfig) -> dict[Role, ModelFolder]:
 def _critic(config: RunConfig) -> RoleModel:
     models = config.models
     if models.critic is not None:
+        if models.critic.factory is not None and models.critic.lora is not None:
+            raise RunFailure(
+                MODEL_INVALID,
+                "models.critic.lora: not with models.critic.factory: which of the module's layers is the head, to be "
+                "trained beside the adapters, is not known; leave one of them out",
+                permanent=True,
+            )
         return RoleModel(role="critic", field="models.critic", model=models.critic, lora=models.critic.lora)
     if models.reward is not None:
         return RoleModel(role="critic", field="models.reward", model=models.reward)
