@@ -48,7 +48,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
     actor = load_policy(config.models.actor, folder.path, config.models.actor.dtype)
     engine = load_engine(config, actor, tokenizer, folder.path)
-    scorer = load_reward_scorer(roles["reward"].model, tokenizer) if "reward" in roles else None
+    scorer = load_reward_scorer(roles["reward"].model, tokenizer, engine.end_ids) if "reward" in roles else None
     rewards = RewardRunner(config.rewards, scorer=scorer)
     rewards.check_importable(columns)
     own = None if config.evaluation is None else config.evaluation.rewards

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 END = VOCABULARY["<eos>"]
+#: As chat models have one: the end of a turn.
+OTHER_END = VOCABULARY["+"]
 
 
 class PositionScores(nn.Module):
@@ -77,7 +79,7 @@ def test_a_reward_model_is_whole_or_refused(write: Callable[[Path], None], parts
 
 
 def scorer_of(folder: Path, actor_folder: Path) -> RewardScorer:
-    return load_reward_scorer(Model(uri=str(folder)), AutoTokenizer.from_pretrained(actor_folder))
+    return load_reward_scorer(Model(uri=str(folder)), AutoTokenizer.from_pretrained(actor_folder), {END, OTHER_END})
 
 
 def test_equal_tokens_are_scored_as_they_are(tmp_path: Path) -> None:
@@ -99,12 +101,12 @@ def test_other_tokens_are_read_from_the_text(tmp_path: Path) -> None:
     vocabulary = own | {token: next(rest) for token in ["<pad>", *"0123456789+", "<unused>"]}
     tokenizer = write_tokenizer(reward, vocabulary, pad_token="<pad>", eos_token="<eos>", bos_token="<bos>")
     scorer = scorer_of(reward, actor)
-    found = scorer.score([[2, 3], [2, 3]], [[4, END], [4]], ["01" + "2", "01" + "2"])
+    found = scorer.score([[2, 3]] * 3, [[4, END], [4, OTHER_END], [4]], ["01" + "2"] * 3)
     model = load_reward_model(Model(uri=str(reward)), reward, "float32")
     text = tokenizer("012", add_special_tokens=False)["input_ids"]
     with torch.no_grad():
         ended, cut = (float(model(**padded([row], len(row), "left"))) for row in ([*text, 9], text))
-    assert found == pytest.approx([ended, cut], abs=1e-5)
+    assert found == pytest.approx([ended, ended, cut], abs=1e-5)
 
     messages = [{"role": "user", "content": "01"}, {"role": "assistant", "content": "2"}]
     with pytest.raises(RunFailure, match="no chat template to read them by"):
@@ -118,7 +120,7 @@ def test_other_tokens_are_read_from_the_text(tmp_path: Path) -> None:
 
 
 def test_a_score_that_is_no_number_and_a_sample_too_long_are_said(tmp_path: Path) -> None:
-    broken = RewardScorer(NotANumber(), end_id=END, own_tokenizer=None, context=4)
+    broken = RewardScorer(NotANumber(), end_ids={END}, own_tokenizer=None, context=4)
     with pytest.raises(RunFailure, match=r"the score of '1\+1=2' is nan, expected a finite number"):
         broken.score([[2]], [[3]], ["1+1=2"])
     with pytest.raises(RunFailure, match="have 5 of the reward model's tokens, but it has 4 positions"):

@@ -1,7 +1,7 @@
 """Scores of whole prompts and completions by `models.reward`, in the tokens that it was trained on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,15 @@ _FIELD = "models.reward"
 class RewardScorer:
     """A reward model and how it reads. `own_tokenizer` None: it reads the actor's token ids as they are.
 
-    end_id   the actor's end token: a completion that has it is whole
+    end_ids  the tokens by which the actor ends a completion: one that has such an end is whole
     context  positions that the reward model has, None if it does not say
     """
 
-    def __init__(self, model: nn.Module, *, end_id: int, own_tokenizer: Any | None, context: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, *, end_ids: Collection[int], own_tokenizer: Any | None, context: int | None
+    ) -> None:
         self._model = model
-        self._end_id = end_id
+        self._end_ids = end_ids
         self._tokenizer = own_tokenizer
         self._encoder = None if own_tokenizer is None else TokenizerEncoder(own_tokenizer)
         self._context = context
@@ -50,7 +52,7 @@ class RewardScorer:
         without a template, a score that is not finite.
         """
         whole = [[*prompt, *completion] for prompt, completion in zip(prompt_ids, completion_ids, strict=True)]
-        ended = [len(ids) > 0 and ids[-1] == self._end_id for ids in completion_ids]
+        ended = [len(ids) > 0 and ids[-1] in self._end_ids for ids in completion_ids]
         if self._encoder is not None:
             whole = [self._read(text, is_whole) for text, is_whole in zip(texts, ended, strict=True)]
         self._check_lengths(whole)
@@ -101,10 +103,11 @@ class RewardScorer:
             )
 
 
-def load_reward_scorer(model: Model, actor_tokenizer: Any) -> RewardScorer:
+def load_reward_scorer(model: Model, actor_tokenizer: Any, end_ids: Collection[int]) -> RewardScorer:
     """The scorer of `models.reward`, on a GPU where there is one. Raises RunFailure.
 
-    A folder without a tokenizer is taken to have the actor's.
+    `end_ids` are the tokens by which the actor ends a completion. A folder without a tokenizer is taken to have the
+    actor's.
     """
     folder = model_folder(model.uri, _FIELD)
     own = read_tokenizer(model.uri, folder, _FIELD) if has_tokenizer(folder.path) else None
@@ -112,7 +115,7 @@ def load_reward_scorer(model: Model, actor_tokenizer: Any) -> RewardScorer:
         own = None
     return RewardScorer(
         load_reward_model(model, folder.path, model.dtype),
-        end_id=actor_tokenizer.eos_token_id,
+        end_ids=end_ids,
         own_tokenizer=own,
         context=folder.context,
     )
