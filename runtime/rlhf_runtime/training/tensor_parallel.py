@@ -66,7 +66,7 @@ def divide(module: nn.Module, mesh: DeviceMesh) -> None:
     tied = _tied_names(module)
     for block in transformer_blocks(module):
         styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in columns}
-        parallelize_module(block, mesh, styles | {name: RowwiseParallel() for name in rows})
+        parallelize_module(block, mesh, styles | {name: RowwiseParallel() for name in rows}, src_data_rank=None)
         for name in _OF_HEADS:
             if hasattr(block.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]):
                 _keep_whole(block.get_submodule(name), mesh, Shard(_HEADS_DIMENSION))
@@ -109,9 +109,13 @@ def _divide_vocabulary(module: nn.Module, mesh: DeviceMesh) -> None:
     # A row without gradient would be another row on each rank.
     if embedding.padding_idx is not None:
         return
-    parallelize_module(module, mesh, {paths["embed_tokens"]: RowwiseParallel(input_layouts=Replicate())})
+    parallelize_module(
+        module, mesh, {paths["embed_tokens"]: RowwiseParallel(input_layouts=Replicate())}, src_data_rank=None
+    )
     if "lm_head" in paths:
-        parallelize_module(module, mesh, {paths["lm_head"]: ColwiseParallel(output_layouts=Replicate())})
+        parallelize_module(
+            module, mesh, {paths["lm_head"]: ColwiseParallel(output_layouts=Replicate())}, src_data_rank=None
+        )
 
 
 def _keep_whole(part: nn.Module, mesh: DeviceMesh, inputs: Placement) -> None:
