@@ -13,6 +13,7 @@ import torch
 from rlhf_runtime.engines.draws import uniforms
 from rlhf_runtime.engines.ends import end_ids
 from rlhf_runtime.engines.engine import Request, Sampling
+from rlhf_runtime.engines.seating import Seating
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.rollout import Group, Rollout
@@ -88,6 +89,32 @@ def test_what_is_sampled_does_not_depend_on_what_shares_the_batch(max_rows: int)
     assert tokens(together) == tokens(alone)
     fewer = make_engine(model).generate([request(10, 3, 4, 5, 6, samples=2)], SAMPLING)
     assert tokens(fewer) == tokens(alone)[:2]
+
+
+@pytest.mark.parametrize("end_ids", [(1,), (1, 4, 5, 6), (99,)])
+def test_rows_that_wait_to_be_filled_together_change_nothing(end_ids: tuple[int, ...]) -> None:
+    """Of 24 rows three must be free: until then those that have ended stay, also those that ran to the limit."""
+    model, asked = make_model(), [request(0, 3, 4, samples=50), request(1, 5, 6, 7, samples=41)]
+    whole = TransformersEngine(model, end_ids=end_ids).generate(asked, SAMPLING)
+    for look_every in (1, 5):
+        engine = TransformersEngine(model, end_ids=end_ids, max_rows=24, look_every=look_every)
+        filled = engine.generate(asked, SAMPLING)
+        assert tokens(filled) == tokens(whole)
+        for one, other in zip(rollouts(filled), rollouts(whole), strict=True):
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+
+
+def test_a_batch_gets_narrower_only_to_sizes_it_may_have() -> None:
+    """Rows 1, 4 and 6 of eight are left: as three rows, the two last move; as four, the same, and one is empty."""
+    for widths, width, sources, targets in ((None, 3, [4, 6], [0, 2]), ([2, 4, 8], 4, [4, 6], [0, 2])):
+        seating = Seating(range(8), 8)
+        assert seating.fill().rows.tolist() == list(range(8))
+        seating.leave([0, 2, 3, 5, 7])
+        found = seating.shrink(widths)
+        assert [moved.tolist() for moved in found] == [sources, targets]
+        assert seating.width == width
+        assert seating.sample_of_row[:width].tolist() == [4, 1, 6, -1][:width]
+        assert [moved.tolist() for moved in seating.shrink(widths)] == [[], []]
 
 
 def test_another_seed_or_prompt_index_gives_other_samples() -> None:

@@ -54,8 +54,8 @@ class Rows:
         tokens = pick(logprobs_rv, uniforms_r).unsqueeze(-1)
         self.drawn[:width].scatter_(1, counts, tokens)
         self.logprobs[:width].scatter_(1, counts, logprobs_rv.gather(1, tokens))
-        going_on = ~done
-        counts += going_on
-        self.positions[:width] += going_on
-        self.tokens[:width] = tokens
+        counts += ~done
         done |= (counts >= max_new_tokens) | (tokens == end_ids).any(-1, keepdim=True)
+        # A row that is done stays where it is: behind the last token there may be no column.
+        self.positions[:width] += ~done
+        self.tokens[:width] = tokens
