@@ -62,6 +62,23 @@ def test_learning_rate_0_leaves_every_score_where_it_was(tmp_path: Path) -> None
     assert scores == [start] * 3
 
 
+def test_ppo_whose_policy_may_not_move_trains_its_critic_and_leaves_every_score(tmp_path: Path) -> None:
+    spec = yaml.safe_load((SAMPLES / "addition-ppo.yaml").read_text())["spec"]
+    start, scores = run_sample(
+        tmp_path,
+        "addition-ppo.yaml",
+        algorithm={**spec["algorithm"], "optimizer": {"learningRate": 0.0}},
+        episodes=3,
+        evaluation={**spec["evaluation"], "everyEpisodes": 1},
+        rollout={**spec["rollout"], "promptsPerEpisode": 64},
+    )
+    assert scores == [start] * 3
+    [run] = (tmp_path / "runs" / "default").glob("addition*-*")
+    episodes = list(history(RunDirectory(run.resolve())))
+    assert [entry.reference_kl for entry in episodes] == pytest.approx([0.0] * 3, abs=1e-6)
+    assert episodes[-1].value_loss < episodes[0].value_loss
+
+
 #: The functions of a ConfigMap, dealing out anew what the first gives: as many rewards, for nothing that was done.
 DEALT_OUT = """
 import random
@@ -90,7 +107,7 @@ def test_shuffled_rewards_do_not_raise_the_score(tmp_path: Path, sample: str) ->
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("sample", ["addition.yaml", "addition-jsonl.yaml"])
+@pytest.mark.parametrize("sample", ["addition.yaml", "addition-jsonl.yaml", "addition-ppo.yaml"])
 def test_a_sample_learns_from_below_06_to_above_08(tmp_path: Path, sample: str) -> None:
     start, scores = run_sample(tmp_path, sample)
     assert start < 0.6
