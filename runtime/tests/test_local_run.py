@@ -26,7 +26,8 @@ from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.weight_manifest import Order
 from rlhf_runtime.workers import Task
-from tiny_run import PROMPTS, SAMPLES, RecordingChannel, run_config, write_policy
+from tiny_judge import Judge
+from tiny_run import PROMPTS, SAMPLES, RecordingChannel, run_config, write_policy, write_reward_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = pytest.mark.timeout(600)
@@ -48,6 +49,7 @@ def cluster() -> Iterator[None]:
     os.environ["PYTHONPATH"] = os.pathsep.join([*(path for path in sys.path if path), str(TESTS)])
     # Ray reads its token when it is imported, which is too early for this fixture.
     os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["JUDGE_TOKEN"] = "s3cret"
     holder = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdin is not None
     assert holder.stdout is not None
@@ -57,6 +59,13 @@ def cluster() -> Iterator[None]:
     holder.wait(60)
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    server = Judge()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -180,11 +189,30 @@ async def test_two_makers_on_policy_with_drops_train_the_plan(tmp_path: Path, po
 
 
 async def test_a_maker_killed_in_a_run_of_two_and_two_is_replaced_and_no_prompt_is_lost(
-    tmp_path: Path, policy: Path
+    tmp_path: Path, policy: Path, judge: Judge
 ) -> None:
-    held_out = {"uri": str(tmp_path / "held-out.jsonl"), "everyEpisodes": 3}
+    held_out = {
+        "uri": str(tmp_path / "held-out.jsonl"),
+        "everyEpisodes": 3,
+        "rewards": [{"function": "tiny_rewards:sevens"}],
+    }
+    write_reward_model(tmp_path / "reward", policy)
+    endpoint = {"url": judge.url, "tokenEnv": "JUDGE_TOKEN", "maxBatchSamples": 3}
+    rewards = [
+        {"function": "tiny_rewards:ones"},
+        {"name": "even", "function": "tiny_rewards:even", "weight": 0},
+        {"model": "reward", "weight": 0.5},
+        {"name": "judge", "http": endpoint, "weight": -0.01},
+    ]
     config = run_config(
-        tmp_path, policy, makers={"replicas": 2}, trainers={"replicas": 2}, episodes=12, evaluation=held_out
+        tmp_path,
+        policy,
+        makers={"replicas": 2},
+        trainers={"replicas": 2},
+        episodes=12,
+        evaluation=held_out,
+        rewards=rewards,
+        models={"actor": {"uri": str(policy)}, "reward": {"uri": str(tmp_path / "reward")}},
     )
     channel = await attempt(config, KillsAfter(config, 2, "makers"))
     assert channel.last_word == [None]
@@ -194,7 +222,15 @@ async def test_a_maker_killed_in_a_run_of_two_and_two_is_replaced_and_no_prompt_
     assert last.ledger.dispatched == last.ledger.trained + last.ledger.dropped_lost
     scored = [report.episode for report in channel.episodes if report.score is not None]
     assert scored == [3, 6, 9, 12]
-    assert last.initial_score is not None
+    assert {last.initial_score, *(channel.episodes[episode - 1].score for episode in scored)} == {7.0}
+    for report in channel.episodes:
+        each = report.rewards
+        assert each.keys() <= {"tiny_rewards:ones", "even", "models.reward", "judge"}
+        parts = each["tiny_rewards:ones"] + 0.5 * each["models.reward"] - 0.01 * each["judge"]
+        assert report.reward == pytest.approx(parts)
+        assert each.get("even", 1.0) == 1.0, "a mean over those that it applies to"
+    assert {headers["Authorization"] for headers in judge.headers} == {"Bearer s3cret"}
+    assert max(len(request["completions"]) for request in judge.requests) == 3
 
 
 async def test_a_reward_function_that_raises_ends_the_attempt_with_its_own_words(tmp_path: Path, policy: Path) -> None:
