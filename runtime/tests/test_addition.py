@@ -57,10 +57,17 @@ def test_the_prompts_file_holds_distinct_problems_with_their_answers() -> None:
         assert int(row["answer"]) == (int(left) + int(right) if sign == "+" else int(left) - int(right))
 
 
-def test_the_policy_answers_about_half_of_the_problems_when_sampled() -> None:
-    assert sum(path.stat().st_size for path in (FOLDER / "policy").iterdir()) <= 2 * 1024**2
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "policy")
-    model = AutoModelForCausalLM.from_pretrained(FOLDER / "policy", dtype=torch.float32)
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        pytest.param("policy", 0.4, 0.6, id="the policy about half"),
+        pytest.param("teacher", 0.96, 1.0, id="the teacher nearly all"),
+    ],
+)
+def test_so_many_problems_are_answered_right_when_sampled(name: str, least: float, most: float) -> None:
+    assert sum(path.stat().st_size for path in (FOLDER / name).iterdir()) <= 2 * 1024**2
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / name)
+    model = AutoModelForCausalLM.from_pretrained(FOLDER / name, dtype=torch.float32)
     engine = TransformersEngine(model, end_ids=(tokenizer.eos_token_id,))
     problems = list(reasoning_gym.create_dataset("chain_sum", size=500, seed=0, **TASK))
     requests = [
@@ -78,4 +85,4 @@ def test_the_policy_answers_about_half_of_the_problems_when_sampled() -> None:
         completions,
         answer=[problem["answer"] for problem in problems],
     )
-    assert 0.4 < np.mean(rewards) < 0.6
+    assert least < np.mean(rewards) <= most

@@ -165,6 +165,13 @@ def lessons(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> int:
     raise RuntimeError(f"lessons: fewer than {LEARNED} right after {LESSON_STEPS} steps")
 
 
+def lessons_for(steps: int, model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> None:
+    """Supervised steps on right answers, the learning rate falling to 0."""
+    train = _supervised(model, 1e-3)
+    for step, rows in enumerate(_batches(len(tokens), steps)):
+        train(tokens[rows], labels[rows], min((step + 1) / 50, 1 - step / steps))
+
+
 def careless_demonstrations(model: LlamaForCausalLM, tokens: Tensor, labels: Tensor) -> None:
     """Supervised steps on answers with mistakes, the learning rate falling to a tenth."""
     train = _supervised(model, 1e-3)
