@@ -269,8 +269,8 @@ def same_loss(ours: Ours, theirs: Theirs) -> None:
     found = ours.learner.step([batch])
     load_weights(ours.actor.module, recorded)
     trainer, columns = theirs.trainer, batch.mask.shape[1]
-    # As it does before its first step.
-    trainer.current_gradient_accumulation_steps = 1
+    # It counts the tokens of a whole generation; here they are those of one backward pass.
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
     trainer.model.train()
     trainer.model.zero_grad()
     inputs = {
