@@ -1,0 +1,95 @@
+"""Real runs on a local Ray with all that PPO and GRPO can have beside the policy, stopped, resumed and killed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rlhf_api.run import RunConfig
+from safetensors.torch import load_file
+from test_local_run import KillsAfter, assert_the_plan_was_trained, attempt, cluster, policy, weights
+from tiny_run import RecordingChannel, run_config
+
+__all__ = ["cluster", "policy"]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.full]
+
+PPO: dict[str, Any] = {
+    "type": "PPO",
+    "optimizer": {"learningRate": 1e-2, "schedule": "Linear"},
+    "critic": {"valueClip": 0.5},
+    "kl": {"coefficient": 0.05, "appliesTo": "Reward", "refreshEveryEpisodes": 2},
+    "oldLogProbs": "Recomputed",
+    "epochs": 2,
+    "minibatches": 2,
+}
+GRPO: dict[str, Any] = {
+    "type": "GRPO",
+    "optimizer": {"learningRate": 1e-2},
+    "kl": {"coefficient": 0.05, "appliesTo": "Loss", "refreshEveryEpisodes": 2},
+    "oldLogProbs": "Recomputed",
+    "offPolicy": {"correction": "TIS"},
+    "distillation": {"weight": 0.1},
+    "minibatches": 2,
+}
+
+
+class StopsAfter(RecordingChannel):
+    def __init__(self, config: RunConfig, episode: int) -> None:
+        super().__init__(config)
+        self._episode = episode
+
+    async def episode(self, report: Any) -> None:
+        await super().episode(report)
+        self.stop = self.stop or report.episode >= self._episode
+
+
+def ppo(folder: Path, policy: Path, **changes: Any) -> RunConfig:
+    return run_config(
+        folder,
+        policy,
+        **{"algorithm": PPO, "episodes": 6, "maxStaleness": 0, "rewards": [{"function": "tiny_rewards:sevens"}]}
+        | changes,
+    )
+
+
+async def test_ppo_stopped_and_resumed_ends_with_the_weights_of_the_run_that_was_not(
+    tmp_path: Path, policy: Path
+) -> None:
+    """Case R16: actor, critic, both optimisers, the schedule and the refreshed reference go on."""
+    straight = ppo(tmp_path / "straight", policy)
+    whole = await attempt(straight)
+    assert whole.last_word == [None]
+    for report in whole.episodes:
+        assert None not in (report.reference_kl, report.value_loss, report.explained_variance)
+        assert report.teacher_kl is None
+    # Just refreshed, the reference is the policy that sampled; later it is not.
+    assert whole.episodes[1].reference_kl != pytest.approx(whole.episodes[2].reference_kl, rel=0.1)
+
+    broken = ppo(tmp_path / "broken", policy)
+    first = await attempt(broken, StopsAfter(broken, 3))
+    assert first.last_word[0] is not None
+    assert first.last_word[0].reason == "Stopped"
+    second = await attempt(ppo(tmp_path / "broken", policy, attempt=2))
+    assert second.last_word == [None]
+    assert 3 <= second.states[0].resumed_from < 6
+    for part in ("model", "model/critic"):
+        expected, found = (
+            load_file(f"{config.run_directory}/{part}/model.safetensors") for config in (straight, broken)
+        )
+        assert expected.keys() == found.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=0)
+    assert not torch.equal(
+        weights(f"{broken.run_directory}/model")["lm_head.weight"], weights(policy)["lm_head.weight"]
+    )
+
+
+async def test_grpo_with_reference_teacher_and_correction_replaces_a_killed_maker(tmp_path: Path, policy: Path) -> None:
+    models = {"actor": {"uri": str(policy)}, "teacher": {"uri": str(policy)}}
+    config = run_config(tmp_path, policy, algorithm=GRPO, models=models, trainers={"replicas": 2}, episodes=6)
+    channel = await attempt(config, KillsAfter(config, 3, "makers"))
+    assert channel.last_word == [None]
+    assert_the_plan_was_trained(config, channel)
+    assert channel.states[-1].repairs.makers == 1
+    assert all(report.reference_kl is not None and report.teacher_kl is not None for report in channel.episodes)
+    assert all(0 < (report.effective_sample_size or 0) <= 1 for report in channel.episodes)
