@@ -146,11 +146,11 @@ def _algorithm_cases() -> Iterator[Generated]:
         ("Linear", {"finalLearningRateFraction": 0.5}, True),
         ("Constant", {"finalLearningRateFraction": 0.5}, False),
     ):
-        value = {"learningRate": 1e-6, "schedule": schedule} | fraction
-        grpo = {"type": "GRPO", "optimizer": value}
-        yield Generated(f"schedule: {value}", changed(plain, place, grpo), allowed, place)
-        ppo = {"type": "PPO", "optimizer": optimizer, "critic": {"optimizer": value}}
-        yield Generated(f"schedule of the critic: {value}", changed(plain, place, ppo), allowed, place)
+        scheduled: Json = {"learningRate": 1e-6, "schedule": schedule} | fraction
+        grpo = {"type": "GRPO", "optimizer": scheduled}
+        yield Generated(f"schedule: {scheduled}", changed(plain, place, grpo), allowed, place)
+        ppo = {"type": "PPO", "optimizer": optimizer, "critic": {"optimizer": scheduled}}
+        yield Generated(f"schedule of the critic: {scheduled}", changed(plain, place, ppo), allowed, place)
     for kind, samples, allowed in (("PPO", 1, True), ("GRPO", 2, True), ("GRPO", 1, False)):
         algorithm = {"type": kind, "optimizer": optimizer}
         document = merged(changed(plain, place, algorithm), {"spec": {"rollout": {"samplesPerPrompt": samples}}})
@@ -339,8 +339,8 @@ def _trainer_cases() -> Iterator[Generated]:
         yield Generated(name, changed(actor, trainers, plain | change), allowed, (*trainers, field))
     # Peers see the same samples: four ranks in pairs take two groups at least, and so four prompts in two minibatches.
     for prompts, allowed in ((4, True), (6, False)):
-        change = {"trainers": plain | {"tensorParallel": 2, "perPod": 1}, "rollout": {"promptsPerEpisode": prompts}}
-        document = merged(changed(BASE, ("spec", "models", "actor", "lora"), ABSENT), {"spec": change})
+        spec: Json = {"trainers": plain | {"tensorParallel": 2, "perPod": 1}, "rollout": {"promptsPerEpisode": prompts}}
+        document = merged(changed(BASE, ("spec", "models", "actor", "lora"), ABSENT), {"spec": spec})
         yield Generated(
             f"{prompts} prompts over two pairs and 2 minibatches",
             document,
