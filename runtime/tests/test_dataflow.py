@@ -448,9 +448,9 @@ async def test_an_episode_quicker_than_the_watch_is_told_after_the_state_that_be
 
 
 async def test_makers_that_wait_for_weights_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def slow(self: FakeTrainers, dispatches: Sequence[Dispatch]) -> Trained:
+    async def slow(self: FakeTrainers, dispatches: Sequence[Dispatch], version: int) -> Trained:
         await asyncio.sleep(0.3)
-        return await quick(self, dispatches)
+        return await quick(self, dispatches, version)
 
     quick = FakeTrainers.train
     monkeypatch.setattr(FakeTrainers, "train", slow)
