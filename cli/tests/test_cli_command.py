@@ -1,8 +1,7 @@
-"""The command as a shell sees it: instant help, exit codes, messages on stderr."""
+"""The command as a shell sees it: nothing heavy loaded, exit codes, messages on stderr."""
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,6 @@ spec:
 def rlhfjob(*words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "rlhf_cli.main", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_help_is_instant() -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        assert rlhfjob("--help").returncode == 0
-        return time.perf_counter() - start
-
-    # The best of some: the machine that tests this does other things too.
-    assert min(seconds() for _ in range(5)) < 0.8
 
 
 @pytest.mark.parametrize("module", ["rlhf_cli.main", "rlhf_cli.validate", "rlhf_cli.history", "rlhf_cli.local_run"])
