@@ -151,7 +151,7 @@ async def test_a_run_whose_trainer_dies_goes_on_from_its_checkpoint_and_ends_in_
     last = Path(second.states[-1].latest_checkpoint or "")
     assert json.loads((last / "state.json").read_text())["optimizerSteps"] == 5
     # The moments went on too: Adam's own count is that of the whole run.
-    optimizer = torch.load(last / "training.pt", weights_only=True)["optimizer"]
+    [optimizer] = torch.load(last / "training.pt", weights_only=True)["optimizers"]
     assert {int(state["step"]) for state in optimizer["state"].values()} == {5}
 
     model = second.states[-1].final_model
