@@ -66,7 +66,8 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def _default(schema: dict[str, Any]) -> str:
-    if schema.get("default") in (None, {}, []):
+    if schema.get("default") in (None, []) or isinstance(schema["default"], dict):
+        # An object's is made of its fields' own.
         return ""
     return f"`{schema['default']}`"
 

@@ -10,6 +10,32 @@ from rlhf_cli.manifest import FieldPath
 from rlhf_cli.structural import Finding, Schema, field_schema, shown
 
 _RULES = "x-kubernetes-validations"
+#: Words of CEL. A field of such a name is `__name__` in rules; by its plain name the server finds nothing, unsaid.
+_RESERVED = frozenset(
+    (
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    )
+)
 #: How the evaluator says that a rule has no value for this object: an absent field, a wrong type, a division by 0.
 _NO_VALUE = (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError)
 
@@ -52,11 +78,16 @@ def _compiled(rule: str) -> Any:
 
 
 def _typed(value: Any, schema: Schema) -> Any:
-    """The value with CEL's types: a number is a double also where it is whole, as its schema says."""
+    """The value as a rule sees it: a number is a double also where it is whole, as its schema says; a field whose name
+    CEL reserves has the server's name for it."""
     if isinstance(value, list):
         return [_typed(item, schema.get("items", {})) for item in value]
     if isinstance(value, dict):
-        return {key: _typed(item, field_schema(schema, key) or {}) for key, item in value.items()}
+        named = schema.get("properties", {})
+        return {
+            f"__{key}__" if key in _RESERVED and key in named else key: _typed(item, field_schema(schema, key) or {})
+            for key, item in value.items()
+        }
     if schema.get("type") == "number" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value

@@ -157,6 +157,11 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
         node["description"] = " ".join(node["description"].split())
     if "properties" in node:
         node["properties"] = {name: _structural(field, definitions) for name, field in node["properties"].items()}
+        if node.get("default") == {} and "x-kubernetes-validations" in node:
+            # The server tries a default against the rules before it fills in the fields' own.
+            node["default"] = {
+                name: field["default"] for name, field in node["properties"].items() if "default" in field
+            }
     if "items" in node:
         node["items"] = _structural(node["items"], definitions)
     if "properties" not in node and isinstance(node.get("additionalProperties"), dict):
@@ -169,7 +174,8 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
 def _inlined(node: Schema, definitions: Schema) -> Schema:
     """The type that is referred to, under what the field itself says of it.
 
-    The default of an object becomes {}: its fields have their own defaults, and the server fills those in next.
+    The default of an object becomes {}: its fields have their own defaults, and the server fills those in next. (Where
+    it has rules of its own, `_structural` writes them out.)
     """
     if "$ref" not in node:
         return dict(node)

@@ -36,7 +36,7 @@ class HttpReward(ApiModel):
 
 
 _ONE_KIND = (
-    "(has(self.function) ? 1 : 0) + (has(self.model) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1",
+    "(has(self.__function__) ? 1 : 0) + (has(self.model) ? 1 : 0) + (has(self.http) ? 1 : 0) == 1",
     "exactly one of function, model and http must be set",
 )
 _A_MODEL_TAKES_ITS_TIME = (
@@ -89,11 +89,11 @@ _NAMES_DIFFER = (
     "two rewards have the same name",
 )
 _UNNAMED_DIFFER = (
-    "self.all(a, has(a.name) || !has(a.function) || "
-    "self.exists_one(b, !has(b.name) && has(b.function) && b.function == a.function)) && "
+    "self.all(a, has(a.name) || !has(a.__function__) || "
+    "self.exists_one(b, !has(b.name) && has(b.__function__) && b.__function__ == a.__function__)) && "
     "self.all(a, has(a.name) || !has(a.http) || "
     "self.exists_one(b, !has(b.name) && has(b.http) && b.http.url == a.http.url)) && "
-    "self.filter(a, has(a.model) && !has(a.name)).size() <= 1",
+    "self.all(a, has(a.name) || !has(a.model) || self.exists_one(b, !has(b.name) && has(b.model)))",
     "a function, an endpoint or the model is there twice without a name: give each a name of its own",
 )
 Rewards = Annotated[
