@@ -272,7 +272,7 @@ async def test_a_trainer_killed_in_the_middle_of_a_publish_leaves_the_maker_free
         await asyncio.sleep(2.5)
         await maker.ping(5)
         with pytest.raises(Exception, match="its lease has ended"):
-            await maker._actor.commit.remote(order, "", 1.0)
+            await maker._actor.commit.remote(order, "", 1.0, None)
         assert (await maker.make([task(1)])).groups[0].oldest_version == 0
     finally:
         await asyncio.to_thread(ray_workers.disconnect)
