@@ -133,7 +133,6 @@ def one_process(case: Case) -> Steps:
 
 
 def _rank_main(rank: int, ranks: int, cases: dict[str, Case], folder: Path) -> None:
-    import faulthandler; faulthandler.dump_traceback_later(60, exit=True)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
     for number, case in enumerate(cases.values()):
