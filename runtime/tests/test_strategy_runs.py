@@ -37,8 +37,11 @@ async def test_a_run_divided_by_zero3_goes_on_over_tensor_parallel_ranks_to_the_
     second = config("divided", attempt=2, trainers={"replicas": 2, "tensorParallel": 2})
     channel = await attempt(second)
     assert channel.last_word == [None]
-    assert (channel.states[0].resumed_from, channel.states[-1].trainers.ready) == (2, 2)
-    assert [report.episode for report in channel.episodes] == [3, 4]
+    resumed = channel.states[0].resumed_from
+    # The stop may come when another episode is under way.
+    assert resumed in (2, 3)
+    assert channel.states[-1].trainers.ready == 2
+    assert [report.episode for report in channel.episodes] == list(range(resumed + 1, 5))
 
     found, expected = weights(f"{divided.run_directory}/model"), weights(f"{alone.run_directory}/model")
     assert found.keys() == expected.keys()
