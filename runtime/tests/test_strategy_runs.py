@@ -10,7 +10,7 @@ from test_algorithm_runs import StopsAfter, ppo
 from test_local_run import assert_the_plan_was_trained, attempt, cluster, policy, weights
 
 __all__ = ["cluster", "policy"]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.full]
 
 DIVIDED: dict[str, Any] = {
     "replicas": 2,
