@@ -57,10 +57,14 @@ FOUR_RANKS = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Steps]]:
-    """All cases, each group of ranks started once."""
-    two = run_ranks(2, TWO_RANKS, tmp_path_factory.mktemp("two"))
-    return two | run_ranks(4, FOUR_RANKS, tmp_path_factory.mktemp("four"))
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Steps]]:
+    """All cases of two ranks, which are started once."""
+    return run_ranks(2, TWO_RANKS, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Steps]]:
+    return run_ranks(4, FOUR_RANKS, tmp_path_factory.mktemp("four"))
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +73,23 @@ def expected() -> dict[tuple[str, bool], Steps]:
     return {key: one_process(case) for key, case in cases.items()}
 
 
-@pytest.mark.parametrize("name", [*TWO_RANKS, *FOUR_RANKS])
-def test_two_steps_are_those_of_one_process(name: str, found: Any, expected: Any) -> None:
-    case = (TWO_RANKS | FOUR_RANKS)[name]
-    wanted = expected[case.family, case.critic]
-    for steps in found[name]:
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_two_ranks_take_the_steps_of_one_process(name: str, two_ranks: Any, expected: Any) -> None:
+    case = TWO_RANKS[name]
+    assert_same_steps(two_ranks[name], expected[case.family, case.critic])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FOUR_RANKS)
+def test_pairs_of_tensor_parallel_ranks_take_the_steps_of_one_process(
+    name: str, four_ranks: Any, expected: Any
+) -> None:
+    case = FOUR_RANKS[name]
+    assert_same_steps(four_ranks[name], expected[case.family, case.critic])
+
+
+def assert_same_steps(ranks: list[Steps], wanted: Steps) -> None:
+    for steps in ranks:
         for mine, its in zip(steps.metrics, wanted.metrics, strict=True):
             assert mine == pytest.approx(its, rel=1e-5, abs=1e-6)
         assert steps.weights.keys() == wanted.weights.keys()
