@@ -3,6 +3,7 @@
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,14 @@ def one_process(case: Case) -> Steps:
 
 def _rank_main(rank: int, ranks: int, cases: dict[str, Case], folder: Path) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder / 'store'}",
+        rank=rank,
+        world_size=ranks,
+        # A rank that waits in vain says where.
+        timeout=timedelta(seconds=300),
+    )
     for number, case in enumerate(cases.values()):
         strategies = [make_strategy(each, distributed=True) for each in (case.trainers, case.then or case.trainers)]
         torch.save(take_steps(case, strategies), folder / f"{number}-{rank}.pt")
