@@ -333,6 +333,12 @@ def test_what_a_hub_does_not_give(tmp_path: Path) -> None:
         pytest.param("gs://bucket/a.jsonl", "gs://bucket/a.jsonl: expected an absolute path, package://", id="scheme"),
         pytest.param("data/a.jsonl", "data/a.jsonl: expected an absolute path", id="a relative path"),
         pytest.param("package://no_such_package/a", "there is no Python package 'no_such_package' here", id="package"),
+        pytest.param("package://json.decoder/a", "no Python package 'json.decoder' here", id="a module for a package"),
+        pytest.param("package:///a", "there is no Python package '' here", id="a package without a name"),
+        pytest.param("/data/\0.jsonl", "expected an absolute path", id="a path that no system has"),
+        pytest.param("http://[::1/a.jsonl", r"found the host '\[::1', expected HOST or HOST:PORT", id="half a host"),
+        pytest.param("https://:443/a.jsonl", "found the host ':443'", id="no host"),
+        pytest.param("http://host:99999/a.jsonl", "found the host 'host:99999'", id="a port that no host has"),
     ],
 )
 def test_what_names_no_place(uri: str, part: str) -> None:

@@ -123,6 +123,7 @@ def test_what_a_file_may_not_hold(tmp_path: Path, content: bytes | str, reason: 
         pytest.param("{}/no/folder/x.jsonl", ["there is no folder"], id="no folder"),
         pytest.param("gs://bucket/x.jsonl", ["expected an absolute path, package://"], id="another scheme"),
         pytest.param("package://no_such_package/x.jsonl", ["there is no Python package"], id="no package"),
+        pytest.param("/dev/zero", ["evaluation.uri: /dev/zero is no regular file"], id="a device"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read(tmp_path: Path, uri: str, parts: list[str]) -> None:
@@ -216,6 +217,14 @@ def binary_column(path: Path) -> None:
     write_parquet(path, {"prompt": ["a"], "image": [b"\x89PNG"]})
 
 
+def two_of_a_name(path: Path) -> None:
+    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["prompt", "prompt"]), path)
+
+
+def beyond_all_dates(path: Path) -> None:
+    write_parquet(path, {"prompt": ["a"], "day": pa.array([1 << 62], pa.timestamp("ms"))})
+
+
 def not_parquet(path: Path) -> None:
     path.write_text('{"prompt": "a"}\n')
 
@@ -230,7 +239,11 @@ def cut_off(path: Path) -> None:
     [
         pytest.param(null_prompt, ["row group 1, row 1: key 'prompt': found null, expected a string"], id="null"),
         pytest.param(other_column, ["no column 'prompt' (promptKey), found 'question', 'answer'"], id="no such column"),
-        pytest.param(binary_column, ["row group 0, row 0: found binary data"], id="a column of bytes"),
+        pytest.param(binary_column, ["row group 0, row 0: column 'image': found binary data"], id="bytes"),
+        pytest.param(two_of_a_name, ["found more than one column 'prompt'"], id="two columns of one name"),
+        pytest.param(
+            beyond_all_dates, ["from row group 0, row 0 on: cannot be read: OverflowError"], id="a date beyond all"
+        ),
         pytest.param(not_parquet, ["not a Parquet file"], id="another format"),
         pytest.param(cut_off, ["not a Parquet file"], id="cut off"),
     ],

@@ -70,8 +70,9 @@ def _here(uri: str) -> Path:
         try:
             # Joined before it is turned into text: a package without __init__.py is several folders at once.
             return Path(str(files(package).joinpath(inside)))
-        except ModuleNotFoundError as error:
+        except (ModuleNotFoundError, TypeError, ValueError) as error:
+            # A module in place of a package, and a name that cannot be one, are errors of their own kinds.
             raise LocationError(f"{uri}: there is no Python package {package!r} here", permanent=True) from error
-    if separator or not uri.startswith("/"):
+    if separator or not uri.startswith("/") or "\0" in uri:
         raise LocationError(f"{uri}: expected {EXPECTED}", permanent=True)
     return Path(uri)

@@ -2,6 +2,7 @@
 
 import bisect
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,9 @@ def parquet_lines(file: SourceFile, key: str, field: str) -> LineFile:
         names = opened.schema_arrow.names
         if key not in names:
             invalid(f"{file.name}: no column {key!r} (promptKey), found {', '.join(map(repr, names)) or 'no columns'}")
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            invalid(f"{file.name}: found more than one column {twice[0]!r}, expected one of each name")
         # First row of each row group, as line numbers count: from 1.
         starts = [1]
         for group in range(opened.num_row_groups):
@@ -45,22 +49,31 @@ def _lines(opened: pq.ParquetFile, file: SourceFile, place: Any) -> Iterator[byt
             for row in batch.to_pylist():
                 number += 1
                 yield _line(row, f"{file.name}, {place(number)}")
-    except (pa.ArrowException, OSError) as error:
-        invalid(f"{file.name}, after {place(number)}: cannot be read: {_first_line(error)}", error)
+    except (pa.ArrowException, OSError, ArithmeticError, LookupError, ValueError) as error:
+        # Beside what Arrow cannot read: dates beyond Python's, and time zones that are not known here.
+        found = f"{type(error).__name__}: {_first_line(error)}"
+        invalid(f"{file.name}, in the {_BATCH_ROWS} rows from {place(number + 1)} on: cannot be read: {found}", error)
 
 
 def _line(row: dict[str, Any], where: str) -> bytes:
     try:
         return json.dumps(row, default=_text).encode()
     except TypeError as error:
-        invalid(f"{where}: {error}", error)
+        column = next(name for name, value in row.items() if _holds_bytes(value))
+        invalid(f"{where}: column {column!r}: {error}", error)
 
 
 def _text(value: Any) -> str:
     """Dates, times and decimals as text, as JSON has no other form for them."""
     if isinstance(value, bytes):
-        raise TypeError("found binary data, expected values that JSON can hold; write the file without that column")
+        raise TypeError("found binary data, expected values that JSON can hold; write it as text, or leave it out")
     return str(value)
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_bytes, value.values()))
+    return any(map(_holds_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
 
 
 def _first_line(error: BaseException) -> str:

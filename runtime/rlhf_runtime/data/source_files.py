@@ -7,6 +7,7 @@ temporary file, which ends with the process; so is what a `reasoning_gym` task m
 import gzip
 import io
 import os
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -84,9 +85,13 @@ def json_lines(file: SourceFile, field: str) -> LineFile:
     if file.path.suffix == ".gz":
         return _unzipped(file, field)
     try:
-        before = _identity(file.path.stat())
+        found = file.path.stat()
     except OSError as error:
         invalid(f"{field}.uri: cannot read {file.path}: {error.strerror or error}{neighbours(file.path)}", error)
+    if not stat.S_ISREG(found.st_mode):
+        # A pipe would be waited for, and could not be read again.
+        invalid(f"{field}.uri: {file.path} is no regular file, expected one")
+    before = _identity(found)
 
     @contextmanager
     def opened() -> Iterator[BinaryIO]:
@@ -154,8 +159,8 @@ def _unzipped(file: SourceFile, field: str) -> LineFile:
     return unpacked(file.name, lines(), lambda number: f"line {number}")
 
 
-def _identity(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_size, stat.st_mtime_ns
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_size, found.st_mtime_ns
 
 
 def _literal(pattern: str) -> str:

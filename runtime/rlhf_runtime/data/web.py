@@ -2,6 +2,7 @@
 
 import shutil
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ class WebPlace:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._host = uri.split("/")[2]
+        if not _is_address(uri):
+            raise LocationError(f"{uri}: found the host {self._host!r}, expected HOST or HOST:PORT", permanent=True)
 
     def listing(self) -> Listing:
         return retried(self._listing)
@@ -60,3 +63,11 @@ class WebPlace:
             raise LocationError(
                 f"{self._uri}: cannot be read from {self._host} ({first_line(error)})", permanent=False
             ) from error
+
+
+def _is_address(uri: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(uri)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
