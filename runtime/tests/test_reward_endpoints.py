@@ -225,8 +225,20 @@ def test_a_server_of_another_kind_is_said_in_one_line() -> None:
 
 def test_what_cannot_be_sent_is_said(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     source = endpoint(judge.url)
-    with pytest.raises(RunFailure, match="the batch cannot be sent as JSON: Out of range float"):
-        asyncio.run(source.score(Batch(["p"], ["c"], {"answer": [float("nan")]})))
+    deep: list[Any] = []
+    for _ in range(2000):
+        deep = [deep]
+    columns = {"level": [1, 2], "answer": [{"low": 1.5}, {"low": float("nan")}]}
+    for changes, part in (
+        (
+            {},
+            r"column 'answer' \(\{'low': nan\}\) of row 7, whose prompt is 'q' cannot be sent as JSON: Out of range",
+        ),
+        ({"answer": ["\ud800", "b"]}, r"column 'answer' \('\\ud800'\) of row 4, whose prompt is 'p' .* surrogates"),
+        ({"answer": ["a", deep]}, "column 'answer' .* of row 7, whose prompt is 'q' .* recursion"),
+    ):
+        with pytest.raises(RunFailure, match=part):
+            asyncio.run(source.score(Batch(["p", "q"], ["c", "c"], {**columns, **changes}, rows=[4, 7])))
     monkeypatch.setattr(by_endpoint, "MAX_REQUEST_BYTES", 100)
     with pytest.raises(RunFailure, match=r"has 1\d\d bytes, expected at most 100; set http.maxBatchSamples"):
         asyncio.run(source.score(Batch(["p"], ["c" * 100], {})))

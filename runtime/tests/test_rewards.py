@@ -33,6 +33,24 @@ def numpy_array(prompts, completions, **columns):
     import numpy
     return numpy.asarray([0.5] * len(completions), numpy.float32)
 
+def tensor(prompts, completions, **columns):
+    class Zero:  # As torch's tensors: iterating gives what has no dimension and is no Python number.
+        ndim = 0
+        def item(self):
+            return 0.25
+    return iter([Zero()] * len(completions))
+
+def takes_apart(prompts, completions, **columns):
+    completions.clear()
+    return completions
+
+def forks(prompts, completions, **columns):
+    os.fork()
+    return [float(completion) for completion in completions]
+
+def raises_lines(prompts, completions, **columns):
+    raise ValueError("one\\n\\ntwo")
+
 def prints(prompts, completions, **columns):
     print("hello", flush=True)
     os.write(1, b"world\\n" * 10000)
@@ -184,6 +202,7 @@ def test_rewards_are_weighted_and_summed_and_each_is_kept() -> None:
                      id="columns arrive as they are"),
         pytest.param("numpy_array", {}, [0.5, 0.5], id="an array of float32"),
         pytest.param("prints", {}, [1.0, 1.0], id="what it prints does not disturb"),
+        pytest.param("tensor", {}, [0.25, 0.25], id="numbers of a tensor"),
         pytest.param("token_counts", {}, [3.0, 1.0], id="token ids, if it has a parameter for them"),
     ],
 )  # fmt: skip
@@ -198,6 +217,12 @@ def test_an_async_function_is_awaited_in_one_loop_for_all_its_batches() -> None:
         for _ in range(2):
             scores = rewards.score(["p"] * 3, ["1", "2", "3"], {})
             assert scores.total == [1.5, 2.5, 3.5]
+
+
+def test_a_function_that_forks_answers_once() -> None:
+    with RewardRunner([function("forks")]) as rewards:
+        for completions in (["1", "2"], ["3", "4"], ["5", "6"]):
+            assert rewards.score(["p", "q"], completions, {}).total == [float(text) for text in completions]
 
 
 def test_messages_arrive_as_messages() -> None:
@@ -247,6 +272,8 @@ def test_a_process_serves_many_batches_and_its_own_function_only() -> None:
     [
         pytest.param("wrong_length", "RewardFunctionInvalid", ["returned 1 numbers for 2 completions"], id="too few"),
         pytest.param("not_a_number", "RewardFunctionInvalid", ["item 1 is nan, expected a finite number"], id="NaN"),
+        pytest.param("takes_apart", "RewardFunctionInvalid", ["returned 0 numbers for 2 completions"], id="its own"),
+        pytest.param("raises_lines", "RewardFunctionFailed", ["raised ValueError: one two"], id="lines of text"),
         pytest.param("infinite", "RewardFunctionInvalid", ["item 0 is -inf"], id="infinite"),
         pytest.param("too_large", "RewardFunctionInvalid", ["item 1 is inf"], id="an integer beyond floats"),
         pytest.param("text", "RewardFunctionInvalid", ["item 1 is of type str ('good')"], id="text inside"),

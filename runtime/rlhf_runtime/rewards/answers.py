@@ -27,6 +27,9 @@ def rewards_of(result: Any, expected: int) -> list[float | None]:
 
 
 def _number(value: Any, index: int) -> float:
+    if getattr(value, "ndim", None) == 0:
+        # What iterating a tensor gives: a number that is no Python number.
+        value = value.item()
     if not isinstance(value, numbers.Real):
         found = f"of type {type(value).__name__} ({shortened(value, repr)})"
         raise NotRewards(f"item {index} is {found}, expected a number or None")

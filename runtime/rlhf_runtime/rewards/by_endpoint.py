@@ -22,7 +22,7 @@ from rlhf_api.conditions import REWARD_ENDPOINT_FAILED, REWARD_ENDPOINT_INVALID
 from rlhf_api.rewards import HttpReward
 
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.rewards.answers import NotRewards, rewards_of
+from rlhf_runtime.rewards.answers import NotRewards, rewards_of, shortened
 from rlhf_runtime.rewards.batch import Batch
 from rlhf_runtime.rewards.together import together
 
@@ -38,6 +38,8 @@ MAX_REQUESTS = 4
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_RETRY_AFTER = 0.5, 30.0, 120.0
 #: Bytes of an answer that a message shows.
 _SHOWN = 200
+#: What is raised for a value that JSON cannot hold: NaN, half a surrogate pair, lists nested too deep.
+_UNSENDABLE = (TypeError, ValueError, RecursionError)
 
 
 class EndpointReward:
@@ -120,9 +122,9 @@ class EndpointReward:
 
     def _body(self, batch: Batch, part: slice) -> bytes:
         try:
-            body = json.dumps(batch.request(part), ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            raise self._invalid(f"the batch cannot be sent as JSON: {error}") from error
+            body = _json(batch.request(part))
+        except _UNSENDABLE as error:
+            raise self._invalid(f"{_unsendable(batch)} cannot be sent as JSON: {error}") from error
         if len(body) > MAX_REQUEST_BYTES:
             raise self._invalid(
                 f"a request of {len(batch.completions[part])} completions has {len(body)} bytes, expected at most "
@@ -167,6 +169,21 @@ class EndpointReward:
 
     def _wrong(self, message: str) -> RunFailure:
         return RunFailure(REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=not self._was_right)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _unsendable(batch: Batch) -> str:
+    """What of a batch that is no JSON is none."""
+    for name, values in batch.columns.items():
+        for index, value in enumerate(values):
+            try:
+                _json(value)
+            except _UNSENDABLE:
+                return f"column {name!r} ({shortened(value, repr)}) of {batch.place(index)}"
+    return "the batch"
 
 
 class _Later(Exception):

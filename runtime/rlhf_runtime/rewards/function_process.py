@@ -8,6 +8,7 @@ User code prints to standard error: standard output is not the protocol. Every a
 import asyncio
 import importlib
 import inspect
+import os
 import socket
 import sys
 import traceback
@@ -41,6 +42,7 @@ def main() -> None:
     except InvalidFunction as error:
         send(connection, {"kind": "invalid", "message": str(error), "traceback": error.trace})
         return
+    owner = os.getpid()
     # One loop for all batches: an HTTP client that a function keeps belongs to the loop that it was made in.
     with asyncio.Runner() as runner:
         while True:
@@ -48,7 +50,11 @@ def main() -> None:
                 request = receive(connection)
             except EOFError:
                 return
-            send(connection, answer(function, request, runner))
+            said = answer(function, request, runner)
+            if os.getpid() != owner:
+                # The function forked, and returned from both: the other one answers.
+                os._exit(0)
+            send(connection, said)
 
 
 def find(path: str) -> Callable[..., Any]:
@@ -96,11 +102,13 @@ def parameters(function: Callable[..., Any]) -> dict[str, Any]:
 def answer(function: Callable[..., Any], request: dict[str, Any], runner: asyncio.Runner) -> dict[str, Any]:
     """Call the function with one batch, and say what came of it. One that is `async` is awaited in the runner."""
     columns, given = request["columns"], {name: value for name, value in request.items() if name != "columns"}
+    # Before the function has them, and may change them.
+    expected = len(request["completions"])
     try:
         result = function(**given, **columns)
         if inspect.isawaitable(result):
             result = runner.run(_awaited(result))
-        return {"kind": "rewards", "rewards": rewards_of(result, len(request["completions"]))}
+        return {"kind": "rewards", "rewards": rewards_of(result, expected)}
     except NotRewards as error:
         return {"kind": "invalid", "message": str(error), "traceback": ""}
     except BaseException as error:
@@ -113,7 +121,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 def _summary(error: BaseException) -> str:
-    text = shortened(error, str)
+    text = " ".join(shortened(error, str).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
