@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_runtime.completion import ModelViews
 from rlhf_runtime.maths.logprobs import token_logprobs
+from rlhf_runtime.models.shared_prompts import may_share_prompts, read_prompts
 from rlhf_runtime.rollout import Float32Array, Rollout, Rows, rows_of
 
 #: Tokens of one pass without gradient, padding counted: what bounds its logits and activations. One row may have more.
@@ -20,18 +21,22 @@ TOKENS_AT_ONCE = 8192
 
 
 def completion_logits(model: nn.Module, rows: Rows) -> Tensor:
-    """Logits that predict each completion token, and one position more, [B, T + 1, vocabulary].
+    """Logits that predict each completion token, [B, T, vocabulary].
 
-    The last predicts nothing here, and `token_logprobs` does not read it: to cut it off would cost a copy of the
-    whole gradient.
+    Rows that share prompts read each once, where the model allows it; the logits are the same but for rounding.
     """
-    # One position before the completion predicts its first token.
+    start, before = 0, {"use_cache": False}
+    if rows.distinct_prompts is not None and may_share_prompts(model):
+        # A prompt's last token predicts a completion's first, so every row reads it.
+        start = rows.input_ids.shape[1] - rows.mask.shape[1] - 1
+        before = read_prompts(model, rows, start)
+    # The last token predicts nothing that is wanted.
     output: Any = model(
-        input_ids=rows.input_ids,
-        attention_mask=rows.attention_mask,
-        position_ids=rows.position_ids,
-        use_cache=False,
-        logits_to_keep=rows.mask.shape[1] + 1,
+        input_ids=rows.input_ids[:, start:-1],
+        attention_mask=rows.attention_mask[:, :-1],
+        position_ids=rows.position_ids[:, start:-1],
+        logits_to_keep=rows.mask.shape[1],
+        **before,
     )
     logits: Tensor = output.logits
     return logits

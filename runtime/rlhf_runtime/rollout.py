@@ -116,6 +116,10 @@ class Experience:
 TOKEN_FIELDS = ("advantages", "returns", "values", "reference_logprobs", "teacher_logprobs")
 
 
+#: Of a batch's tokens, padding counted, the share that reading each prompt once must save.
+WORTH_SHARING = 1 / 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
     """Rollouts laid out as tensors: B rows, P longest prompt, T longest completion.
@@ -127,12 +131,19 @@ class Rows:
     attention_mask [B, P + T] int64, 1 at tokens
     position_ids   [B, P + T] int64, counted from the row's first token
     mask           [B, T] bool, True at completion tokens
+
+    Where rows share prompts, and reading each prompt once saves enough to be worth a pass of its own, else None:
+
+    distinct_prompts [U] int64, for each distinct prompt the first row that has it
+    prompt_of_row    [B] int64, which of those is the row's
     """
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     position_ids: torch.Tensor
     mask: torch.Tensor
+    distinct_prompts: torch.Tensor | None = None
+    prompt_of_row: torch.Tensor | None = None
 
     @property
     def completion_ids(self) -> torch.Tensor:
@@ -187,12 +198,28 @@ def rows_of(rollouts: Sequence[Rollout], pad_id: int) -> Rows:
         input_ids[row, start:end] = np.concatenate([rollout.prompt_ids, rollout.completion_ids])
         attention[row, start:end] = 1
     attention_mask = torch.from_numpy(attention)
+    shared = shared_prompts(rollouts, input_ids.size)
     return Rows(
         input_ids=torch.from_numpy(input_ids),
         attention_mask=attention_mask,
         position_ids=position_ids(attention_mask),
         mask=attention_mask[:, longest_prompt:].bool(),
+        distinct_prompts=None if shared is None else torch.from_numpy(shared[0]),
+        prompt_of_row=None if shared is None else torch.from_numpy(shared[1]),
     )
+
+
+def shared_prompts(
+    rollouts: Sequence[Rollout], tokens: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+    """`distinct_prompts` and `prompt_of_row` of a batch of so many tokens, padding counted."""
+    numbers: dict[bytes, int] = {}
+    of_row = np.array([numbers.setdefault(r.prompt_ids.tobytes(), len(numbers)) for r in rollouts], np.int64)
+    longest = max(len(r.prompt_ids) for r in rollouts)
+    # A prompt's last token predicts the first of each completion, so every row reads it.
+    if (len(rollouts) - len(numbers)) * (longest - 1) < max(1, WORTH_SHARING * tokens):
+        return None
+    return np.unique(of_row, return_index=True)[1], of_row
 
 
 def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
@@ -211,6 +238,8 @@ def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
         attention_mask=rows.attention_mask,
         position_ids=rows.position_ids,
         mask=rows.mask,
+        distinct_prompts=rows.distinct_prompts,
+        prompt_of_row=rows.prompt_of_row,
         sampled_logprobs=torch.from_numpy(right_padded([rollout.logprobs for rollout in rollouts])),
         versions=torch.from_numpy(right_padded([rollout.versions for rollout in rollouts])).long(),
         **by_token,

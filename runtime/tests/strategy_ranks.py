@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from rlhf_api.roles import TrainerSettings
@@ -76,12 +77,17 @@ def model(case: Case, auto_class: Any = AutoModelForCausalLM) -> nn.Module:
 
 
 def groups() -> list[ExperienceGroup]:
-    """Eight groups of three samples, of ragged lengths."""
+    """Eight groups of three samples of one prompt each, all of ragged lengths."""
     experiences = make_experiences(24)
-    return [
-        ExperienceGroup(Dispatch(cursor, 1, "maker-0"), tuple(experiences[3 * cursor : 3 * cursor + 3]))
-        for cursor in range(8)
-    ]
+    made = []
+    for cursor in range(8):
+        prompt_ids = np.arange(2, 4 + cursor, dtype=np.int32)
+        samples = tuple(
+            replace(e, rollout=replace(e.rollout, prompt_ids=prompt_ids))
+            for e in experiences[3 * cursor : 3 * cursor + 3]
+        )
+        made.append(ExperienceGroup(Dispatch(cursor, 1, "maker-0"), samples))
+    return made
 
 
 def take_steps(case: Case, strategies: Sequence[Strategy]) -> Steps:

@@ -5,7 +5,6 @@ all samples decode together, one token a step, each from its prompt's last token
 its row to one that waits; when none waits, the batch gets narrower.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from rlhf_runtime.engines.seating import Placement, Seating
 from rlhf_runtime.maths.logprobs import token_logprobs
 from rlhf_runtime.model_forwards import completion_logits
 from rlhf_runtime.models.policy_weights import load_weights
+from rlhf_runtime.models.shared_prompts import cache_parameter
 from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout, rows_of
 
 AsHeld = Callable[[nn.Module, Mapping[str, Tensor]], Mapping[str, Tensor]]
@@ -102,9 +102,7 @@ class TransformersEngine:
         self._layers = int(config.get_text_config().num_hidden_layers)
         # A mask of all four dimensions is taken as it is; other attention code than sdpa's wants it in its own form.
         self._is_sdpa = config._attn_implementation == "sdpa"
-        # The parameter's name before transformers 5.20.
-        named = inspect.signature(model.forward).parameters
-        self._cache_parameter = "cache" if "cache" in named else "past_key_values"
+        self._cache_parameter = cache_parameter(model)
         self._memory: _Memory | None = None
 
     @property
@@ -116,13 +114,14 @@ class TransformersEngine:
         self._version = version
 
     @torch.no_grad()
-    def logprobs(self, rollouts: Sequence[Rollout], temperature: float) -> list[Float32Array]:
+    def logprobs(self, rollouts: Sequence[Rollout], sampling: Sampling) -> list[Float32Array]:
         self._model.eval()
         found = []
         # One at a time: they are few, and need no memory beside a batch's.
         for rollout in rollouts:
             rows = rows_of([rollout], pad_id=0).to(self._device)
-            found.append(token_logprobs(completion_logits(self._model, rows), rows.completion_ids, temperature)[0])
+            logits = completion_logits(self._model, rows)
+            found.append(token_logprobs(logits, rows.completion_ids, sampling.temperature, sampling.truncation)[0])
         return [logprobs.cpu().numpy() for logprobs in found]
 
     @torch.inference_mode()
@@ -274,7 +273,7 @@ class _Generation:
             self._decode(width, columns)
         else:
             columns = min(self._cache.columns, -(-columns // _GPU_COLUMNS) * _GPU_COLUMNS)
-            kind = (width, columns, self._sampling.temperature)
+            kind = (width, columns, self._sampling.temperature, self._sampling.truncation)
             self._recorded.run(kind, lambda: self._decode(width, columns))
         self._versions.append(self._engine._version)
 
@@ -285,7 +284,8 @@ class _Generation:
             mask = mask[:, None, None, :]
         self._cache.look_at(width, columns, positions.squeeze(-1))
         logits = self._forward(self._rows.tokens[:width], mask, positions, self._cache)
-        self._rows.draw(logits, self._sampling.temperature, self._engine._end_tokens)
+        sampling = self._sampling
+        self._rows.draw(logits, sampling.temperature, sampling.truncation, self._engine._end_tokens)
 
     def _measure(self) -> None:
         """Note how many columns the rows in use need, less the steps taken, and when the oldest of them began."""

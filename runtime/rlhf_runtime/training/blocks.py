@@ -27,3 +27,8 @@ def recompute_in_backward(module: nn.Module) -> None:
     for block in transformer_blocks(module):
         # The forward and not the call: what a strategy hooks around a call must not happen again. Nothing is random.
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+
+
+def recomputes_in_backward(module: nn.Module) -> bool:
+    """Whether `recompute_in_backward` has been there."""
+    return any(isinstance(vars(part).get("forward"), functools.partial) for part in module.modules())
