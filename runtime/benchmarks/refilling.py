@@ -1,6 +1,6 @@
 """Rows that are filled again as samples end, beside batches that run until their longest sample ends; on CPU:
 
-    PYTHONPATH=crds:runtime python bench/refilling.py
+    PYTHONPATH=crds:runtime python runtime/benchmarks/refilling.py
 
 256 samples on 32 rows; completions of 1 to 128 tokens, 28 in the mean. Both draw the same tokens.
 """

@@ -1,6 +1,6 @@
 """Tokens a second, generated and trained, and memory, beside TRL's GRPOTrainer, on one GPU, in under 8 minutes:
 
-    PYTHONPATH=crds:runtime python bench/gpu_tokens.py
+    PYTHONPATH=crds:runtime python runtime/benchmarks/gpu_tokens.py
 
 Qwen2 of 494 M parameters, random, bfloat16: 32 prompts of 128 tokens x 8 samples x 256 new tokens. Our trainer keeps
 fp32 masters and computes in bfloat16; TRL's weights are bfloat16. Without a GPU, a tiny model shows that it runs.

@@ -1,4 +1,6 @@
-"""One whole GRPO step (generate, score, train) beside TRL's, on CPU: PYTHONPATH=crds:runtime python bench/grpo_step.py
+"""One whole GRPO step (generate, score, train) beside TRL's, on CPU:
+
+    PYTHONPATH=crds:runtime python runtime/benchmarks/grpo_step.py
 
 A Llama of 0.9 M parameters, 8 prompts of 16 tokens x 8 samples x 32 new tokens, fp32, 2 threads.
 """
