@@ -67,7 +67,8 @@ class Prompts(PromptSource):
 
 
 class Evaluation(PromptSource):
-    """Held-out prompts, sampled once each at the rollout's temperature; their mean reward is the score."""
+    """Held-out prompts, sampled once each with the rollout's temperature, topP and topK; their mean reward is the
+    score."""
 
     every_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Evaluate after every so many episodes (and before the first and after the last). Default 1, range 1 to

@@ -18,6 +18,13 @@ class Rollout(ApiModel):
     """A completion is cut after so many tokens. Required. Range 1 to 1,000,000."""
     temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Sampling temperature; log-probs are of the distribution really sampled from. Default 1, range above 0 to 100."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Each token is drawn from the fewest likeliest tokens whose probabilities reach topP (nucleus sampling), taken
+    after temperature and among those that topK leaves. The policy that is trained is this one: old and new log-probs,
+    ratio, entropy and KL are of the kept tokens' renormalised probabilities. Default 1: all, range above 0 to 1."""
+    top_k: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    """Each token is drawn from the topK likeliest, and trained so, as with topP; ties with the last are kept too. 1
+    always takes the likeliest and so trains nothing. Default none: all. Range 1 to 1,000,000."""
     stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=16)] = []
     """Strings that end a completion, found in its text across tokens; the token that completes one is its last, and
     stays. Default none, at most 16 of 1 to 64 characters."""

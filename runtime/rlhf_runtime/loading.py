@@ -10,7 +10,7 @@ from torch import nn
 
 from rlhf_runtime.buffer import ExperienceBuffer
 from rlhf_runtime.doctor.limits import check_own_memory
-from rlhf_runtime.engines.loading import load_engine, sampling_of
+from rlhf_runtime.engines.loading import load_engine, sampling_of, truncation_of
 from rlhf_runtime.maker import Maker, MakerSettings
 from rlhf_runtime.maths.policy_loss import Clip
 from rlhf_runtime.model_forwards import FrozenModels
@@ -237,6 +237,7 @@ def _objective(config: RunConfig) -> PolicyObjective:
         clip=Clip(low=algorithm.clip_low, high=algorithm.clip_high, dual=algorithm.dual_clip),
         mean=_mean(config),
         temperature=config.rollout.temperature,
+        truncation=truncation_of(config),
         ratio_level=algorithm.ratio_level,
         old=algorithm.old_log_probs,
         correction=None if off_policy is None else off_policy.correction,

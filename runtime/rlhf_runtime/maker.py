@@ -122,8 +122,8 @@ class Maker:
         """Put an accepted version into use, and measure how far its log-probs are from the trainers'."""
         if self._receiver.apply_pending():
             probe = self._probe
-            temperature = self._settings.sampling.temperature
-            self._gap = None if probe is None else probe.gap(self._engine.logprobs(probe.rollouts, temperature))
+            sampling = self._settings.sampling
+            self._gap = None if probe is None else probe.gap(self._engine.logprobs(probe.rollouts, sampling))
 
     def _generate(self, prompts: Sequence[Prompt], samples: int) -> list[Group]:
         requests = [

@@ -12,19 +12,27 @@ from torch import Tensor
 INFINITY = float("inf")
 
 
-def passes(logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+def passes(
+    logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | None], cutoffs: Tensor | None
+) -> tuple[Tensor, ...]:
     """Log-probs, entropies and the gradient of the logits, by the kernels."""
-    logprobs, entropy, normalizers = logprobs_triton.forward(logits, tokens, 0.8, True)
+    logprobs, entropy, normalizers = logprobs_triton.forward(logits, tokens, 0.8, True, cutoffs)
     out = torch.full(logits.shape, 7.0, dtype=logits.dtype, device=logits.device)
-    logprobs_triton.backward(logits, tokens, 0.8, (entropy, normalizers), grads, out_btv=out)
+    logprobs_triton.backward(logits, tokens, 0.8, (entropy, normalizers), grads, cutoffs, out_btv=out)
     assert entropy is not None
     return logprobs, entropy, out
 
 
-def plain(logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+def plain(
+    logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | None], cutoffs: Tensor | None
+) -> tuple[Tensor, ...]:
     """The same in fp64 by torch and its autograd."""
     leaf = logits.double().requires_grad_()
-    whole = (leaf / 0.8).log_softmax(-1)
+    kept = leaf
+    if cutoffs is not None:
+        others = torch.arange(logits.shape[-1], device=logits.device) != tokens.unsqueeze(-1)
+        kept = torch.where((leaf < cutoffs.unsqueeze(-1)) & others, -INFINITY, leaf)
+    whole = (kept / 0.8).log_softmax(-1)
     logprobs = whole.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     entropy = -(whole.exp() * whole.clamp(min=-1e30)).sum(-1)
     total = sum(((x * g).sum() for x, g in zip((logprobs, entropy), grads, strict=True) if g is not None), start=0.0)
@@ -36,8 +44,8 @@ def plain(logits: Tensor, tokens: Tensor, grads: tuple[Tensor | None, Tensor | N
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    for block, dtype, (with_logprobs, with_entropy) in itertools.product(
-        (8, 16), (torch.float32, torch.bfloat16), ((True, False), (False, True), (True, True))
+    for block, dtype, (with_logprobs, with_entropy), truncated in itertools.product(
+        (8, 16), (torch.float32, torch.bfloat16), ((True, False), (False, True), (True, True)), (False, True)
     ):
         logprobs_triton.BLOCK = block
         # Without their last position, as a model's logits are used: rows lie apart.
@@ -49,13 +57,17 @@ def main() -> None:
         weights = torch.randn(2, 3, 5, device=device)
         weights[:, 0, 1] = 0
         grads = (weights[0] if with_logprobs else None, weights[1] if with_entropy else None)
-        found, expected = passes(logits, tokens, grads), plain(logits, tokens, grads)
+        # Each position keeps its four largest logits, of which the drawn token need not be one, or all.
+        cutoffs = logits.float().sort(-1).values[..., -4].contiguous() if truncated else None
+        if cutoffs is not None:
+            cutoffs[:, 3] = -INFINITY
+        found, expected = passes(logits, tokens, grads, cutoffs), plain(logits, tokens, grads, cutoffs)
         for name, one, other in zip(("log-probs", "entropy", "gradient"), found, expected, strict=True):
             rounding = 1e-5 if dtype == torch.float32 or name != "gradient" else 8e-3
             torch.testing.assert_close(one, other, rtol=rounding, atol=2e-6, msg=f"{name} differ")
         # A row that nothing uses may be anything.
         logits[0, 1] = float("nan")
-        gradient = passes(logits, tokens, grads)[2]
+        gradient = passes(logits, tokens, grads, cutoffs)[2]
         assert (gradient[0, 1] == 0).all()
         assert gradient.isfinite().all()
     print(f"kernels: as torch on {device}")

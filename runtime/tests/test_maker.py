@@ -39,7 +39,7 @@ class SlowEngine:
     def load(self, state: Mapping[str, torch.Tensor], version: int) -> None:
         self.version = version
 
-    def logprobs(self, rollouts: Sequence[Rollout], temperature: float) -> list[Float32Array]:
+    def logprobs(self, rollouts: Sequence[Rollout], sampling: Sampling) -> list[Float32Array]:
         """A quarter of a nat less than was sampled with, at the last token half a nat."""
         return [rollout.logprobs - np.array([0.25, 0.5], np.float32) for rollout in rollouts]
 

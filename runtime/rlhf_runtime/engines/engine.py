@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout
 
 Hook = Callable[[], None]
@@ -35,12 +36,14 @@ class Request:
 class Sampling:
     """How tokens are drawn; `seed` with a token's prompt, sample and position fixes its draw.
 
-    A completion also ends with the token that completes one of the strings of `stop` in its text.
+    With a `truncation` only what it keeps is drawn, and log-probs are of that distribution. A completion also ends
+    with the token that completes one of the strings of `stop` in its text.
     """
 
     temperature: float
     max_new_tokens: int
     seed: int
+    truncation: Truncation | None = None
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -63,8 +66,9 @@ class Engine(Protocol):
         """Replace all weights, or raise ValueError and keep them all."""
         ...
 
-    def logprobs(self, rollouts: Sequence[Rollout], temperature: float) -> list[Float32Array]:
-        """What the weights in use say of completions that are there already: [T] float32, nats, of each."""
+    def logprobs(self, rollouts: Sequence[Rollout], sampling: Sampling) -> list[Float32Array]:
+        """What the weights in use say of completions that are there already, had `sampling` drawn them: [T] float32,
+        nats, of each."""
         ...
 
     def generate(

@@ -11,6 +11,7 @@ from rlhf_runtime.engines.ends import end_ids
 from rlhf_runtime.engines.engine import Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.maths.truncation import Truncation
 
 
 def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Path) -> TransformersEngine:
@@ -46,5 +47,14 @@ def sampling_of(config: RunConfig) -> Sampling:
         temperature=config.rollout.temperature,
         max_new_tokens=config.rollout.max_new_tokens,
         seed=config.prompts.seed,
+        truncation=truncation_of(config),
         stop=tuple(config.rollout.stop),
     )
+
+
+def truncation_of(config: RunConfig) -> Truncation | None:
+    """That of the policy, when it samples and when it is trained; None where everything is kept."""
+    rollout = config.rollout
+    if rollout.top_p == 1 and rollout.top_k is None:
+        return None
+    return Truncation(top_p=rollout.top_p, top_k=rollout.top_k)

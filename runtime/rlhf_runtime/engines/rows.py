@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlhf_runtime.engines.sampling import logprobs_of, pick
+from rlhf_runtime.maths.truncation import Truncation
 
 
 class Rows:
@@ -45,11 +46,11 @@ class Rows:
             state[targets] = state[sources]
         self.done[sources] = True
 
-    def draw(self, logits_rv: Tensor, temperature: float, end_ids: Tensor) -> None:
+    def draw(self, logits_rv: Tensor, temperature: float, truncation: Truncation | None, end_ids: Tensor) -> None:
         """Draw the next token of each of the first r rows from what the model says of them."""
         width, max_new_tokens = len(logits_rv), self.uniforms.shape[1]
         counts, done = self.counts[:width], self.done[:width]
-        logprobs_rv = logprobs_of(logits_rv, temperature)
+        logprobs_rv = logprobs_of(logits_rv, temperature, truncation)
         uniforms_r = self.uniforms[:width].gather(1, counts.clamp(max=max_new_tokens - 1)).squeeze(1)
         tokens = pick(logprobs_rv, uniforms_r).unsqueeze(-1)
         self.drawn[:width].scatter_(1, counts, tokens)

@@ -6,12 +6,16 @@ Shape suffixes: r rows, v vocabulary, n blocks of the vocabulary, w tokens of on
 import torch
 from torch import Tensor
 
+from rlhf_runtime.maths.truncation import Truncation, without
+
 #: Tokens of a block in `pick`; a smaller vocabulary is one block.
 _BLOCK = 512
 
 
-def logprobs_of(logits_rv: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities of softmax(logits / temperature), [r, v] fp32, nats."""
+def logprobs_of(logits_rv: Tensor, temperature: float, truncation: Truncation | None = None) -> Tensor:
+    """Log-probabilities of softmax(logits / temperature), of what the truncation keeps: [r, v] fp32, nats."""
+    if truncation is not None:
+        logits_rv = without(logits_rv, temperature, truncation)
     logits_rv = logits_rv.float()
     # Dividing by 1 would only read and write the whole vocabulary once more.
     return (logits_rv if temperature == 1 else logits_rv / temperature).log_softmax(-1)

@@ -5,6 +5,9 @@ reference) of that token: K1 = d, K2 = d^2 / 2, K3 = e^-d - 1 + d. K1 and K3 are
 is biased but small where d is. Their *gradients*, taken as a loss, are another matter: K1's has mean zero, K2's is
 the KL's own gradient, and K3's is that of KL(reference || trained), which agrees near the reference only.
 
+A truncated policy has fewer tokens than the reference, so its KL is finite, and K1 of drawn tokens estimates it. The
+mean of e^-d over its tokens is the reference's mass on them and not 1: K3 is low by the mass that lies outside.
+
 Sources: Schulman, "Approximating KL divergence" (2020); on gradients, Tang and Munos, "On a few pitfalls in KL
 divergence gradient estimation for RL" (arXiv 2506.09477).
 """

@@ -17,24 +17,31 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlhf_runtime.maths import logprobs_chunked
+from rlhf_runtime.maths.truncation import Truncation, cutoffs
 
 
-def token_logprobs(logits_btv: Tensor, tokens_bt: Tensor, temperature: float) -> Tensor:
+def token_logprobs(
+    logits_btv: Tensor, tokens_bt: Tensor, temperature: float, truncation: Truncation | None = None
+) -> Tensor:
     """Log-probability of each token under softmax(logits / temperature): [b, t] fp32, nats.
+
+    With a `truncation`, under that softmax over what it keeps and the token itself: see `truncation`.
 
     `logits_btv[:, t]` predicts `tokens_bt[:, t]`; of logits with more positions than tokens the first are taken, and
     the others get a gradient of 0. The temperature is the sampler's, so that the ratio of an unchanged policy is 1.
     """
-    logprobs_bt, _ = _TokenStatistics.apply(logits_btv, tokens_bt, temperature, False)
+    logprobs_bt, _ = _TokenStatistics.apply(logits_btv, tokens_bt, temperature, truncation, False)
     return logprobs_bt  # type: ignore[no-any-return]
 
 
-def token_logprobs_and_entropy(logits_btv: Tensor, tokens_bt: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """`token_logprobs`, and the entropy of softmax(logits / temperature) at each position, in one pass over the logits.
+def token_logprobs_and_entropy(
+    logits_btv: Tensor, tokens_bt: Tensor, temperature: float, truncation: Truncation | None = None
+) -> tuple[Tensor, Tensor]:
+    """`token_logprobs`, and the entropy of the same distribution at each position, in one pass over the logits.
 
     Both [b, t] fp32, nats, both with gradient; what is not used costs nothing in the backward pass.
     """
-    logprobs_bt, entropy_bt = _TokenStatistics.apply(logits_btv, tokens_bt, temperature, True)
+    logprobs_bt, entropy_bt = _TokenStatistics.apply(logits_btv, tokens_bt, temperature, truncation, True)
     return logprobs_bt, entropy_bt
 
 
@@ -42,28 +49,35 @@ class _TokenStatistics(torch.autograd.Function):
     """Log-probability and entropy, whose backward pass makes the probabilities anew.
 
     With z = logits / T and p = softmax(z): d log p[token] / d z = onehot(token) - p, and
-    d entropy / d z = -p (log p + entropy).
+    d entropy / d z = -p (log p + entropy). What a truncation does not keep has p = 0, and so a gradient of 0.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, logits_btv: Tensor, tokens_bt: Tensor, temperature: float, with_entropy: bool
+        ctx: Any,
+        logits_btv: Tensor,
+        tokens_bt: Tensor,
+        temperature: float,
+        truncation: Truncation | None,
+        with_entropy: bool,
     ) -> tuple[Tensor, Tensor | None]:
         tokens_bt = tokens_bt.long().contiguous()
+        used_btv = logits_btv[:, : tokens_bt.shape[1]]
+        cutoffs_bt = None if truncation is None else cutoffs(used_btv, temperature, truncation)
         logprobs_bt, entropy_bt, kept_bt = _passes(logits_btv.device.type).forward(
-            logits_btv[:, : tokens_bt.shape[1]], tokens_bt, temperature, with_entropy
+            used_btv, tokens_bt, temperature, with_entropy, cutoffs_bt
         )
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits_btv, tokens_bt, entropy_bt, kept_bt)
+        ctx.save_for_backward(logits_btv, tokens_bt, entropy_bt, kept_bt, cutoffs_bt)
         return logprobs_bt, entropy_bt
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprobs_bt: Tensor | None, grad_entropy_bt: Tensor | None) -> tuple[Any, ...]:
-        logits_btv, tokens_bt, entropy_bt, kept_bt = ctx.saved_tensors
+        logits_btv, tokens_bt, entropy_bt, kept_bt, cutoffs_bt = ctx.saved_tensors
         if grad_logprobs_bt is None and grad_entropy_bt is None:
-            return None, None, None, None
+            return None, None, None, None, None
         positions = tokens_bt.shape[1]
         grad_btv = torch.empty(logits_btv.shape, dtype=logits_btv.dtype, device=logits_btv.device)
         grad_btv[:, positions:] = 0
@@ -73,9 +87,10 @@ class _TokenStatistics(torch.autograd.Function):
             ctx.temperature,
             (entropy_bt, kept_bt),
             (grad_logprobs_bt, grad_entropy_bt),
+            cutoffs_bt,
             out_btv=grad_btv[:, :positions],
         )
-        return grad_btv, None, None, None
+        return grad_btv, None, None, None, None
 
 
 @cache

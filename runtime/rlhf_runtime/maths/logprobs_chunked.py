@@ -16,13 +16,16 @@ LEAST = -1e30
 
 
 def forward(
-    logits_btv: Tensor, tokens_bt: Tensor, temperature: float, with_entropy: bool
+    logits_btv: Tensor, tokens_bt: Tensor, temperature: float, with_entropy: bool, cutoffs_bt: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Log-probs, entropies where wanted, and what the backward pass needs beside them: nothing. All [b, t] fp32."""
+    """Log-probs, entropies where wanted, and what the backward pass needs beside them: nothing. All [b, t] fp32.
+
+    A logit below its position's cutoff counts as -inf, unless it is the sampled token's.
+    """
     logprobs_bt = torch.empty(tokens_bt.shape, dtype=torch.float32, device=logits_btv.device)
     entropy_bt = torch.empty_like(logprobs_bt) if with_entropy else None
-    for part in _chunks(logits_btv):
-        logprobs = _scaled(logits_btv[part], temperature).log_softmax(-1)
+    for part in chunks(logits_btv, _elements(logits_btv)):
+        logprobs = _scaled(logits_btv, part, temperature, tokens_bt, cutoffs_bt).log_softmax(-1)
         logprobs_bt[part] = logprobs.gather(-1, tokens_bt[part].unsqueeze(-1)).squeeze(-1)
         if entropy_bt is not None:
             entropy_bt[part] = -torch.linalg.vecdot(logprobs.exp(), _finite(logprobs))
@@ -35,14 +38,15 @@ def backward(
     temperature: float,
     kept: tuple[Tensor | None, Tensor | None],
     grads: tuple[Tensor | None, Tensor | None],
+    cutoffs_bt: Tensor | None = None,
     *,
     out_btv: Tensor,
 ) -> None:
     """Gradient of the logits, into `out_btv`; `kept` is (entropy, -), `grads` those of (log-probs, entropy)."""
     entropy_bt, _ = kept
     grad_logprobs_bt, grad_entropy_bt = grads
-    for part in _chunks(logits_btv):
-        scaled = _scaled(logits_btv[part], temperature)
+    for part in chunks(logits_btv, _elements(logits_btv)):
+        scaled = _scaled(logits_btv, part, temperature, tokens_bt, cutoffs_bt)
         unused = torch.ones_like(tokens_bt[part], dtype=torch.bool)
         if grad_entropy_bt is None or entropy_bt is None:
             factor = torch.zeros((), device=scaled.device)
@@ -66,9 +70,16 @@ def backward(
         out_btv[part] = grad.masked_fill_(unused.unsqueeze(-1), 0.0)
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature, fp32."""
-    return logits.float() if temperature == 1 else logits.float() / temperature
+def _scaled(
+    logits_btv: Tensor, part: tuple[slice, slice], temperature: float, tokens_bt: Tensor, cutoffs_bt: Tensor | None
+) -> Tensor:
+    """Of one part: logits / temperature, fp32; -inf below the cutoffs."""
+    logits = logits_btv[part].float()
+    scaled = logits if temperature == 1 else logits / temperature
+    if cutoffs_bt is None:
+        return scaled
+    removed = logits < cutoffs_bt[part].unsqueeze(-1)
+    return scaled.masked_fill(removed.scatter_(-1, tokens_bt[part].unsqueeze(-1), False), -torch.inf)
 
 
 def _finite(logprobs: Tensor) -> Tensor:
@@ -76,13 +87,16 @@ def _finite(logprobs: Tensor) -> Tensor:
     return logprobs.clamp_(min=LEAST)
 
 
-def _chunks(logits_btv: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Rows and positions that together hold so many logits at most, but at least one position.
+def _elements(logits: Tensor) -> int:
+    return GPU_CHUNK_ELEMENTS if logits.is_cuda else CPU_CHUNK_ELEMENTS
+
+
+def chunks(logits_btv: Tensor, limit: int) -> Iterator[tuple[slice, slice]]:
+    """Rows and positions that together hold `limit` logits at most, but at least one position.
 
     Slices of both, and not a flattened view: logits without their last position cannot be flattened uncopied.
     """
     rows, positions, vocabulary = logits_btv.shape
-    limit = GPU_CHUNK_ELEMENTS if logits_btv.is_cuda else CPU_CHUNK_ELEMENTS
     positions_at_once = max(1, min(positions, limit // max(vocabulary, 1)))
     whole_rows = positions_at_once == positions
     rows_at_once = max(1, limit // max(positions * vocabulary, 1)) if whole_rows else 1

@@ -18,9 +18,11 @@ _LEAST = tl.constexpr(-1e30)
 
 
 def forward(
-    logits_btv: Tensor, tokens_bt: Tensor, temperature: float, with_entropy: bool
+    logits_btv: Tensor, tokens_bt: Tensor, temperature: float, with_entropy: bool, cutoffs_bt: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Log-probs and, where wanted, entropies, [b, t] fp32; and what the backward pass needs, [2, b, t] fp32.
+
+    A logit below its position's cutoff counts as -inf, unless it is the sampled token's.
 
     That is each row's largest logit, and the log of the sum of the others' e^(z - largest): apart, because their sum
     would round what lies near the largest.
@@ -33,6 +35,7 @@ def forward(
         _forward_kernel[(tokens_bt.numel(),)](
             logits_btv,
             tokens_bt,
+            cutoffs_bt if cutoffs_bt is not None else normalizers_2bt,
             logprobs_bt,
             entropy_bt if entropy_bt is not None else logprobs_bt,
             normalizers_2bt,
@@ -41,6 +44,7 @@ def forward(
             logits_btv.shape[1],
             logits_btv.shape[2],
             1.0 / temperature,
+            WITH_CUTOFFS=cutoffs_bt is not None,
             WITH_ENTROPY=with_entropy,
             BLOCK=BLOCK,
             num_warps=8,
@@ -54,6 +58,7 @@ def backward(
     temperature: float,
     kept: tuple[Tensor | None, Tensor | None],
     grads: tuple[Tensor | None, Tensor | None],
+    cutoffs_bt: Tensor | None = None,
     *,
     out_btv: Tensor,
 ) -> None:
@@ -70,6 +75,7 @@ def backward(
         _backward_kernel[(tokens_bt.numel(), blocks)](
             logits_btv,
             tokens_bt,
+            cutoffs_bt if cutoffs_bt is not None else normalizers_2bt,
             normalizers_2bt,
             entropy_bt if with_entropy else normalizers_2bt,
             grad_logprobs_bt if grad_logprobs_bt is not None else normalizers_2bt,
@@ -82,6 +88,7 @@ def backward(
             logits_btv.shape[1],
             logits_btv.shape[2],
             1.0 / temperature,
+            WITH_CUTOFFS=cutoffs_bt is not None,
             WITH_LOGPROBS=grad_logprobs_bt is not None,
             WITH_ENTROPY=with_entropy,
             BLOCK=BLOCK,
@@ -98,6 +105,7 @@ def _with_dense_rows(logits_btv: Tensor) -> Tensor:
 def _forward_kernel(  # type: ignore[no-untyped-def]
     logits,
     tokens,
+    cutoffs,
     logprobs,
     entropies,
     normalizers,
@@ -106,18 +114,23 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     positions,
     vocabulary,
     inverse_temperature,
+    WITH_CUTOFFS: tl.constexpr,  # noqa: N803
     WITH_ENTROPY: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
     program = tl.program_id(0).to(tl.int64)
     start = logits + program // positions * row_stride + program % positions * position_stride
+    token = tl.load(tokens + program)
     # Running maximum m; sums of e^(z - m), and of (z - m) e^(z - m), which small differences keep exact.
     top = _LEAST
     total = 0.0
     weighted = 0.0
     for first in range(0, vocabulary, BLOCK):
         places = first + tl.arange(0, BLOCK)
-        z = tl.load(start + places, mask=places < vocabulary, other=-float("inf")).to(tl.float32) * inverse_temperature
+        z = tl.load(start + places, mask=places < vocabulary, other=-float("inf")).to(tl.float32)
+        if WITH_CUTOFFS:
+            z = tl.where((z < tl.load(cutoffs + program)) & (places != token), -float("inf"), z)
+        z = z * inverse_temperature
         new_top = tl.maximum(top, tl.max(z, axis=0))
         shrunk = tl.exp(top - new_top)
         above = z - new_top
@@ -128,7 +141,6 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         total = total * shrunk + tl.sum(weights, axis=0)
         top = new_top
     log_total = tl.log(total)
-    token = tl.load(tokens + program)
     chosen = tl.load(start + token).to(tl.float32) * inverse_temperature
     tl.store(logprobs + program, chosen - top - log_total)
     tl.store(normalizers + program, top)
@@ -141,6 +153,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
 def _backward_kernel(  # type: ignore[no-untyped-def]
     logits,
     tokens,
+    cutoffs,
     normalizers,
     entropies,
     grad_logprobs,
@@ -153,6 +166,7 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     positions,
     vocabulary,
     inverse_temperature,
+    WITH_CUTOFFS: tl.constexpr,  # noqa: N803
     WITH_LOGPROBS: tl.constexpr,  # noqa: N803
     WITH_ENTROPY: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
@@ -162,7 +176,11 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = places < vocabulary
     start = logits + row * row_stride + position * position_stride
-    z = tl.load(start + places, mask=inside, other=-float("inf")).to(tl.float32) * inverse_temperature
+    token = tl.load(tokens + program)
+    z = tl.load(start + places, mask=inside, other=-float("inf")).to(tl.float32)
+    if WITH_CUTOFFS:
+        z = tl.where((z < tl.load(cutoffs + program)) & (places != token), -float("inf"), z)
+    z = z * inverse_temperature
     logprob = z - tl.load(normalizers + program) - tl.load(normalizers + tl.num_programs(0) + program)
     prob = tl.exp(logprob)
     grad = tl.zeros([BLOCK], tl.float32)
@@ -170,7 +188,6 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     if WITH_LOGPROBS:
         weight = tl.load(grad_logprobs + program)
         used = used | (weight != 0)
-        token = tl.load(tokens + program)
         grad += tl.where(places == token, weight, 0.0) - prob * weight
     if WITH_ENTROPY:
         weight = tl.load(grad_entropies + program)

@@ -91,8 +91,8 @@ class Learner:
     def logprobs(self, micro_batch: Batch) -> Tensor:
         """The actor's log-probs of the completion tokens, [B, T] fp32, nats, on the CPU. All ranks call it alike."""
         batch = micro_batch.to(self.actor.device)
-        logits = completion_logits(self.actor.call, batch)
-        return token_logprobs(logits, batch.completion_ids, self._objective.temperature).cpu()
+        logits, objective = completion_logits(self.actor.call, batch), self._objective
+        return token_logprobs(logits, batch.completion_ids, objective.temperature, objective.truncation).cpu()
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and step count: with the weights and the data's cursor, all a resume needs. A collective."""
@@ -120,7 +120,9 @@ class Learner:
         objective, actor = self._objective, self.actor
         with self._strategy.accumulate(actor.call, last=is_last):
             logits = completion_logits(actor.call, batch)
-            logprobs, entropy = token_logprobs_and_entropy(logits, batch.completion_ids, objective.temperature)
+            logprobs, entropy = token_logprobs_and_entropy(
+                logits, batch.completion_ids, objective.temperature, objective.truncation
+            )
             denominator = objective.mean.denominator(tokens, samples)
             loss, sums = objective.share(logprobs, entropy, batch, version=version, denominator=denominator)
             (loss * self._strategy.loss_scale).backward()  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from rlhf_runtime.maths.kl import KlEstimator, kl_loss
 from rlhf_runtime.maths.off_policy import Correction, interpolated_logprobs, off_policy_weights
 from rlhf_runtime.maths.policy_loss import Clip, RatioLevel, policy_loss
 from rlhf_runtime.maths.statistics import Sums, policy_sums, reference_sums, value_sums
+from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.maths.value_loss import value_loss
 from rlhf_runtime.rollout import Batch
 
@@ -40,12 +41,15 @@ class Pull:
 class PolicyObjective:
     """clipped policy loss + reference.weight * KL + teacher.weight * KL - entropy_coefficient * entropy.
 
-    `temperature` is the sampler's. With `correction`, tokens are weighed by old against sampling policy.
+    `temperature` and `truncation` are the sampler's: what is trained is what is sampled from. Reference and teacher
+    are not truncated, so that they have a log-prob of every token that the policy draws. With `correction`, tokens are
+    weighed by old against sampling policy.
     """
 
     clip: Clip
     mean: Mean
     temperature: float
+    truncation: Truncation | None = None
     ratio_level: RatioLevel = "Token"
     old: OldLogProbs = "Sampled"
     correction: Correction | None = None
