@@ -161,6 +161,10 @@ def unknown_family(spec: dict[str, Any], root: Path) -> None:
     edit_json(root / "teacher" / "config.json", model_type="nope")
 
 
+def code_of_its_own(spec: dict[str, Any], root: Path) -> None:
+    edit_json(root / "teacher" / "config.json", model_type="nope", auto_map={"AutoConfig": "a.B"})
+
+
 def broken_header(spec: dict[str, Any], root: Path) -> None:
     (root / "teacher" / "model.safetensors").write_bytes(struct.pack("<Q", 3) + b"{a}" + b"0" * 9)
 
@@ -204,6 +208,9 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
                      id="a reward model as actor"),
         pytest.param(unknown_family, "ModelInvalid", ["models.teacher.uri: no model can be built from", "nope"],
                      id="a family that transformers does not know"),
+        pytest.param(code_of_its_own, "ModelInvalid",
+                     ["models.teacher.uri: ", "own code is not run; a factory may build such a model"],
+                     id="a model that brings its own code"),
         pytest.param(broken_header, "ModelInvalid", ["models.teacher.uri: ", "its header is not that of a safetensors"],
                      id="a header that is no JSON"),
     ],

@@ -8,11 +8,15 @@ import torch
 from rlhf_api.models import Lora, Model
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.critic import load_critic, save_critic
+from rlhf_runtime.models.factory import from_factory
 from rlhf_runtime.models.padding import check_policy
 from rlhf_runtime.models.policy import load_policy, save_policy
 from rlhf_runtime.models.policy_weights import load_weights, published_weights
 from rlhf_runtime.models.reward_model import load_reward_model
 from rlhf_runtime.models.role_models import role_models
+from rlhf_runtime.training.optimized import OptimizedModel
+from rlhf_runtime.training.strategy import SingleProcess
+from test_learner import adamw
 from tiny_factories import positions_from_columns
 from tiny_models import padded, write_model
 from tiny_run import run_config
@@ -71,6 +75,8 @@ def test_a_critic_and_a_reward_model_of_a_factory_are_no_models_of_transformers(
         ("returns_text", "tiny_factories:returns_text returned a str, expected a torch.nn.Module", ""),
         ("ignores_dtype", "parameter weight is torch.float32, expected torch.bfloat16", ""),
         ("from_scratch", "its forward raised TypeError: ", "use_cache"),
+        ("no_parameters", "tiny_factories:no_parameters returned a Identity without parameters, expected some", ""),
+        ("small_vocabulary", "its logits are of 5 tokens, expected at least 14 (vocab_size in ", ""),
         ("positions_from_columns", "padding on the left changes what the same tokens get by ", ""),
     ],
 )
@@ -82,6 +88,35 @@ def test_what_is_wrong_with_a_factory_is_said(function: str, part: str, tail: st
     assert error.value.message.startswith("models.actor.factory: ")
     assert part in error.value.message
     assert tail in error.value.tail
+
+
+@pytest.mark.parametrize(
+    ("role", "function", "part"),
+    [
+        ("reward", "one_score", "gave a tensor [1] for token ids [2, 4], expected [2], a score a row"),
+        ("reward", "one_a_token", "gave a tensor [2, 4] for token ids [2, 4], expected [2], a score a row"),
+        ("critic", "one_a_row", "gave a tensor [2] for token ids [2, 4], expected [2, 4], a value a token"),
+        ("reward", "nothing", "gave a NoneType for token ids [2, 4], expected [2], a score a row"),
+        ("reward", "not_numbers", "a text of 4 tokens gets [inf], expected finite numbers"),
+    ],
+)
+def test_what_scores_gives_one_number_a_row_and_a_critic_one_a_token(
+    role: str, function: str, part: str, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path)
+    with pytest.raises(RunFailure) as error:
+        from_factory(f"tiny_factories:{function}", folder, "float32", role)
+    assert (error.value.reason, error.value.permanent) == ("ModelInvalid", True)
+    assert error.value.message.startswith(f"models.{role}.factory: tiny_factories:{function}")
+    assert part in error.value.message
+
+
+def test_a_policy_of_frozen_parameters_is_not_trained(tmp_path: Path) -> None:
+    folder = write_model(tmp_path)
+    frozen = load_policy(Model(uri=str(folder)), folder, "float32").requires_grad_(False)
+    with pytest.raises(RunFailure, match="found a LlamaForCausalLM with all parameters frozen") as error:
+        OptimizedModel(frozen, adamw(), SingleProcess(), torch.float32)
+    assert error.value.permanent
 
 
 def test_a_critic_of_a_factory_has_no_adapters(tmp_path: Path) -> None:

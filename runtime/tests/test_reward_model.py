@@ -125,6 +125,17 @@ def test_a_score_that_is_no_number_and_a_sample_too_long_are_said(tmp_path: Path
         broken.score([[2]], [[3]], ["1+1=2"])
     with pytest.raises(RunFailure, match="have 5 of the reward model's tokens, but it has 4 positions"):
         broken.score([[2, 3]], [[3, 3, 3]], ["1+1=2"])
+    with pytest.raises(RunFailure, match=r"models.reward: found scores \[1\] of 2 samples, expected one each"):
+        RewardScorer(OneScore(), end_ids={END}, own_tokenizer=None, context=4).score([[2], [2]], [[3], [3]], ["", ""])
+
+
+class OneScore(PositionScores):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:
+        return self.weight
 
 
 class NotANumber(nn.Module):

@@ -1,10 +1,11 @@
 """Model factories as users write them, right and wrong."""
 
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def doubled(path: str, dtype: str, role: str) -> nn.Module:
@@ -33,6 +34,50 @@ class FromScratch(nn.Module):
 def from_scratch(path: str, dtype: str, role: str) -> nn.Module:
     torch.manual_seed(0)
     return FromScratch(role).to(getattr(torch, dtype))
+
+
+def small_vocabulary(path: str, dtype: str, role: str) -> nn.Module:
+    """Logits of five tokens, whatever the folder has."""
+    config = AutoConfig.from_pretrained(path)
+    config.vocab_size = 5
+    module: nn.Module = AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
+    return module
+
+
+class Made(nn.Module):
+    """Gives whatever it is made to give."""
+
+    def __init__(self, give: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.give = give
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor) -> object:
+        return self.give(attention_mask.float() + self.weight)
+
+
+def one_score(path: str, dtype: str, role: str) -> nn.Module:
+    return Made(lambda real: real.sum(-1)[:1])
+
+
+def one_a_row(path: str, dtype: str, role: str) -> nn.Module:
+    return Made(lambda real: real.sum(-1))
+
+
+def one_a_token(path: str, dtype: str, role: str) -> nn.Module:
+    return Made(lambda real: real)
+
+
+def not_numbers(path: str, dtype: str, role: str) -> nn.Module:
+    return Made(lambda real: real.sum(-1) / 0)
+
+
+def nothing(path: str, dtype: str, role: str) -> nn.Module:
+    return Made(lambda real: None)
+
+
+def no_parameters(path: str, dtype: str, role: str) -> nn.Module:
+    return nn.Identity()
 
 
 def raises(path: str, dtype: str, role: str) -> nn.Module:

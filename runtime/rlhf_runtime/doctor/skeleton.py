@@ -14,7 +14,7 @@ from rlhf_runtime.doctor.memory import ModelSize
 from rlhf_runtime.doctor.weight_headers import stored_shapes
 from rlhf_runtime.models.lora import lora_candidates, target_modules
 from rlhf_runtime.models.model_folder import ModelFolder
-from rlhf_runtime.models.pretrained import invalid
+from rlhf_runtime.models.pretrained import FROM_FILES, invalid, refusal
 from rlhf_runtime.models.role_models import RoleModel
 
 
@@ -43,15 +43,15 @@ def _build(field: str, folder: ModelFolder, *, scores: bool) -> Any:
 
     try:
         changes = {"num_labels": 1} if scores else {}
-        config = AutoConfig.from_pretrained(str(folder.path), local_files_only=True, **changes)
+        config = AutoConfig.from_pretrained(str(folder.path), **FROM_FILES, **changes)
         auto: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
         with torch.device("meta"):
-            module = auto.from_config(config)
+            module = auto.from_config(config, trust_remote_code=False)
         module.tie_weights()
     except Exception as error:
         # transformers says what is wrong with a configuration by many kinds of exception.
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise invalid(f"{field}.uri: no model can be built from {folder.path}/config.json: {first}") from error
+        said = refusal(folder.path, error)
+        raise invalid(f"{field}.uri: no model can be built from {folder.path}/config.json: {said}") from error
     return module
 
 

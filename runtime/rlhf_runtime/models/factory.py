@@ -10,6 +10,7 @@ role    "actor", "reference" and "teacher": forward(input_ids, attention_mask, p
 """
 
 import importlib
+import json
 import traceback
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.padding import check_padding, check_policy
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.pretrained import invalid
+
+_SCORING = ("critic", "reward")
+#: What a module is tried on.
+_TOKENS = (3, 1, 4, 2)
 
 
 def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | None = None) -> nn.Module:
@@ -38,12 +43,16 @@ def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | 
         raise invalid(f"{field}: {factory}: {type(error).__name__}: {error}", tail=traceback.format_exc()) from error
     if not isinstance(module, nn.Module):
         raise invalid(f"{field}: {factory} returned a {type(module).__name__}, expected a torch.nn.Module")
+    if next(module.parameters(), None) is None:
+        raise invalid(f"{field}: {factory} returned a {type(module).__name__} without parameters, expected some")
     wanted = getattr(torch, dtype)
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != wanted:
             raise invalid(f"{field}: {factory}: parameter {name} is {parameter.dtype}, expected {wanted}")
     try:
         _try(module.eval(), role, field, factory)
+        if role not in _SCORING:
+            _check_vocabulary(module, path, field, factory)
     except RunFailure:
         raise
     except Exception as error:
@@ -55,10 +64,40 @@ def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | 
 
 
 def _try(module: nn.Module, role: str, field: str, factory: str) -> None:
-    if role in ("critic", "reward"):
+    if role in _SCORING:
+        _check_scores(module, role, field, factory)
         check_padding(module, lambda inputs: module(**inputs), field, factory)
     else:
         check_policy(module, field, factory)
+
+
+@torch.no_grad()
+def _check_scores(module: nn.Module, role: str, field: str, factory: str) -> None:
+    """Two rows of four tokens must get a score each, or a value a token."""
+    ids = torch.tensor([_TOKENS, _TOKENS], device=next(module.parameters()).device)
+    places = torch.arange(len(_TOKENS), device=ids.device).expand_as(ids)
+    found = module(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=places)
+    shape = tuple(ids.shape) if role == "critic" else (len(ids),)
+    if not isinstance(found, Tensor) or found.shape != shape:
+        what = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        each = "a value a token" if role == "critic" else "a score a row"
+        raise invalid(
+            f"{field}: {factory}: its forward gave {what} for token ids {list(ids.shape)}, expected {list(shape)}, {each}"
+        )
+
+
+@torch.no_grad()
+def _check_vocabulary(module: nn.Module, path: Path, field: str, factory: str) -> None:
+    """Token ids are those of the folder, and every one of them must have its logit."""
+    wanted = json.loads((path / "config.json").read_bytes()).get("vocab_size")
+    ids = torch.tensor([_TOKENS], device=next(module.parameters()).device)
+    places = torch.arange(len(_TOKENS), device=ids.device).unsqueeze(0)
+    found = module(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=places, use_cache=False).logits
+    if isinstance(wanted, int) and found.shape[-1] < wanted:
+        raise invalid(
+            f"{field}: {factory}: its logits are of {found.shape[-1]} tokens, expected at least {wanted} (vocab_size in "
+            f"{path / 'config.json'})"
+        )
 
 
 def _load_saved(module: nn.Module, folder: Path, dtype: torch.dtype, field: str) -> None:

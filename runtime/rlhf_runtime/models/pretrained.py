@@ -1,5 +1,6 @@
 """A transformers model from a folder, complete or not at all."""
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from torch import nn
 from transformers import AutoConfig
 
 from rlhf_runtime.failures import RunFailure
+
+#: Nothing from a network, and no code out of a folder: asked whether to, transformers would wait for a keyboard.
+FROM_FILES = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_pretrained(
@@ -23,19 +27,19 @@ def load_pretrained(
     its configuration says, is RunFailure ModelInvalid (permanent): transformers would fill it with random numbers.
     """
     try:
-        config = without_dropout(AutoConfig.from_pretrained(str(folder), local_files_only=True, **config_changes))
+        config = without_dropout(AutoConfig.from_pretrained(str(folder), **FROM_FILES, **config_changes))
         model, found = auto_class.from_pretrained(
             str(folder),
             config=config,
             dtype=getattr(torch, dtype),
-            local_files_only=True,
+            **FROM_FILES,
             output_loading_info=True,
             # Told below, by name and shapes: transformers says it in a table of its log only.
             ignore_mismatched_sizes=True,
         )
     except Exception as error:
         # transformers says what is wrong with a folder by many kinds of exception.
-        raise invalid(f"{field}.uri: {folder} cannot be loaded: {_first_line(error)}") from error
+        raise invalid(f"{field}.uri: {folder} cannot be loaded: {refusal(folder, error)}") from error
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise invalid(
             f"{field}.uri: {name} in {folder} has shape {list(stored)}, expected {list(expected)} by its config.json"
@@ -74,5 +78,11 @@ def invalid(message: str, tail: str = "") -> RunFailure:
     return RunFailure(MODEL_INVALID, message, permanent=True, tail=tail)
 
 
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def refusal(folder: Path, error: Exception) -> str:
+    """What transformers says of a folder in one line, with the way out where the folder brings code of its own."""
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    try:
+        own_code = "auto_map" in json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        own_code = False
+    return f"{first} (a folder's own code is not run; a factory may build such a model)" if own_code else first

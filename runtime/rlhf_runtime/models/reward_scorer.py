@@ -77,6 +77,8 @@ class RewardScorer:
         attention_mask = torch.from_numpy(mask).to(device)
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         scores: Tensor = self._model(torch.from_numpy(ids).to(device), attention_mask, positions)
+        if scores.shape != (len(rows),):
+            raise invalid(f"{_FIELD}: found scores {list(scores.shape)} of {len(rows)} samples, expected one each")
         return [float(score) for score in scores]
 
     def _read(self, text: PromptValue, ended: bool) -> list[int]:

@@ -22,7 +22,8 @@ def read_tokenizer(uri: str, model: ModelFolder, field: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(model.path), local_files_only=True)
+        # A folder's own code is not run: asked whether to, transformers would wait for a keyboard.
+        return AutoTokenizer.from_pretrained(str(model.path), local_files_only=True, trust_remote_code=False)
     except Exception as error:
         # transformers says that there is no tokenizer, or a broken one, by many kinds of exception.
         first = next(iter(str(error).splitlines()), type(error).__name__)

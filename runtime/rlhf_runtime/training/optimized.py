@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.strategy import Strategy
 
@@ -37,8 +38,13 @@ class OptimizedModel:
         self._strategy = strategy
         self._parameters = parameters
         self.call = strategy.prepare(self.module, compute_dtype)
+        trained = [parameter for parameter in self.call.parameters() if parameter.requires_grad]
+        if not trained:
+            raise invalid(
+                f"found a {type(module).__name__} with all parameters frozen, expected some with requires_grad"
+            )
         self._optimizer = torch.optim.AdamW(
-            [parameter for parameter in self.call.parameters() if parameter.requires_grad],
+            trained,
             lr=parameters.schedule.peak,
             betas=parameters.betas,
             eps=parameters.epsilon,
