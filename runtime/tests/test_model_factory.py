@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_factory_is_said(function: str, part: str, tail: st
         ("reward", "one_a_token", "gave a tensor [2, 4] for token ids [2, 4], expected [2], a score a row"),
         ("critic", "one_a_row", "gave a tensor [2] for token ids [2, 4], expected [2, 4], a value a token"),
         ("reward", "nothing", "gave a NoneType for token ids [2, 4], expected [2], a score a row"),
-        ("reward", "not_numbers", "a text of 4 tokens gets [inf], expected finite numbers"),
+        ("reward", "not_numbers", "a text of 4 tokens gets inf, expected finite numbers"),
     ],
 )
 def test_what_scores_gives_one_number_a_row_and_a_critic_one_a_token(

@@ -82,7 +82,8 @@ def _check_scores(module: nn.Module, role: str, field: str, factory: str) -> Non
         what = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         each = "a value a token" if role == "critic" else "a score a row"
         raise invalid(
-            f"{field}: {factory}: its forward gave {what} for token ids {list(ids.shape)}, expected {list(shape)}, {each}"
+            f"{field}: {factory}: its forward gave {what} for token ids {list(ids.shape)}, expected {list(shape)}, "
+            f"{each}"
         )
 
 
@@ -95,8 +96,8 @@ def _check_vocabulary(module: nn.Module, path: Path, field: str, factory: str) -
     found = module(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=places, use_cache=False).logits
     if isinstance(wanted, int) and found.shape[-1] < wanted:
         raise invalid(
-            f"{field}: {factory}: its logits are of {found.shape[-1]} tokens, expected at least {wanted} (vocab_size in "
-            f"{path / 'config.json'})"
+            f"{field}: {factory}: its logits are of {found.shape[-1]} tokens, expected at least {wanted} "
+            f"(vocab_size in {path / 'config.json'})"
         )
 
 

@@ -32,10 +32,9 @@ def check_padding(module: nn.Module, say: Say, field: str, what: str) -> None:
     parameter = next(module.parameters())
     tolerance = _tolerance(parameter.dtype)
     alone = _real(say, _batch(0, 0, parameter.device))
-    if not alone.isfinite().all():
-        raise invalid(
-            f"{field}: {what}: a text of {len(_TOKENS)} tokens gets {alone.tolist()}, expected finite numbers"
-        )
+    bad = alone[~alone.isfinite()]
+    if len(bad):
+        raise invalid(f"{field}: {what}: a text of {len(_TOKENS)} tokens gets {float(bad[0])}, expected finite numbers")
     for side, left, right in (("left", _PADDING, 0), ("right", 0, _PADDING)):
         found = _distance(_real(say, _batch(left, right, parameter.device)), alone)
         # The negation also catches what is not a number.

@@ -40,9 +40,7 @@ class OptimizedModel:
         self.call = strategy.prepare(self.module, compute_dtype)
         trained = [parameter for parameter in self.call.parameters() if parameter.requires_grad]
         if not trained:
-            raise invalid(
-                f"found a {type(module).__name__} with all parameters frozen, expected some with requires_grad"
-            )
+            raise invalid(f"found a {type(module).__name__} with all parameters frozen, expected some that are not")
         self._optimizer = torch.optim.AdamW(
             trained,
             lr=parameters.schedule.peak,
