@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_api.conditions import SOURCE_UNREACHABLE
 from rlhf_api.job import RLHFJob
@@ -22,6 +23,8 @@ from rlhf_cli.local_run import LocalRun, read_jobs
 from rlhf_cli.quantities import in_bytes
 from rlhf_cli.run_folder import RunFolder
 
+#: The container of a pod that Ray runs in.
+RAY = "ray"
 #: Longest check of one job's files, seconds.
 CHECK_SECONDS = 600
 
@@ -51,14 +54,37 @@ def check(files: Sequence[Path], storage: Path | None) -> int:
     return code
 
 
-def _limits(job: RLHFJob) -> dict[str, tuple[int, bool]]:
-    """By role, the memory that a pod may use, in bytes, and whether it has a GPU; of roles with a limit only."""
-    pods = {"maker": job.spec.makers.resources, "trainer": job.spec.trainers.resources}
-    return {
-        role: (in_bytes(limit), any(name.endswith("/gpu") for name in {**pod.requests, **pod.limits}))
-        for role, pod in pods.items()
-        if (limit := pod.limits.get("memory")) is not None
-    }
+def _limits(job: RLHFJob) -> dict[str, tuple[str, int, bool]]:
+    """By role, where the spec limits a pod's memory, to how many bytes, and whether it has a GPU; of limited roles.
+
+    Raises BadInput for what is no amount.
+    """
+    found = {}
+    for name, role in (("maker", job.spec.makers), ("trainer", job.spec.trainers)):
+        below = _template_resources(role.template)
+        # As the operator lays them over each other.
+        limits = {**below.get("limits", {}), **role.resources.limits}
+        devices = {*limits, *below.get("requests", {}), *role.resources.requests}
+        if "memory" in limits:
+            place = "resources" if "memory" in role.resources.limits else f"template.spec.containers[{RAY}].resources"
+            gpu = any(device.endswith("/gpu") for device in devices)
+            field = f"spec.{name}s.{place}.limits.memory"
+            try:
+                found[name] = (field, in_bytes(limits["memory"]), gpu)
+            except ValueError as error:
+                raise BadInput(f"{job.name}: {field}: {error}") from error
+    return found
+
+
+def _template_resources(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Resources of a template's Ray container; only a cluster can say whether a template is right."""
+    containers = template.get("spec", {}).get("containers", [])
+    for container in containers if isinstance(containers, list) else []:
+        if isinstance(container, dict) and container.get("name") == RAY:
+            resources = container.get("resources")
+            parts = resources.items() if isinstance(resources, dict) else ()
+            return {name: part for name, part in parts if isinstance(part, dict)}
+    return {}
 
 
 def _main() -> None:
@@ -72,8 +98,7 @@ def _main() -> None:
         found = check_files(config)
         for need in found.needs:
             if need.role in limits:
-                limit, gpu = limits[need.role]
-                field = f"spec.{need.role}s.resources.limits.memory"
+                field, limit, gpu = limits[need.role]
                 check_limit(need.role, need.in_pod(gpu=gpu), limit, field, processes=need.processes)
     except RunFailure as failure:
         if failure.reason == SOURCE_UNREACHABLE:

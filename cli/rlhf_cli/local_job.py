@@ -174,7 +174,7 @@ def _moved(job: RLHFJob, root: str, storage: str, uid: str) -> RLHFJob:
     content = job.to_dict()
     spec = content["spec"]
     content["metadata"] = {**content["metadata"], "uid": uid}
-    places = [spec["models"]["actor"], spec["prompts"], spec.get("evaluation", {})]
+    places = [*spec["models"].values(), spec["prompts"], spec.get("evaluation", {})]
     for place in places:
         if "uri" in place:
             place["uri"] = move(place["uri"])

@@ -149,6 +149,22 @@ def test_paths_on_the_claim_move_to_the_local_folder(make_job: MakeJob) -> None:
     assert moved.code_path == "/somewhere/runs/code"
 
 
+def test_every_model_on_the_claim_moves(make_job: MakeJob) -> None:
+    roles = ("actor", "reference", "critic", "reward", "teacher")
+    job = make_job(
+        models={role: {"uri": f"/mnt/rlhf/{role}"} for role in roles},
+        algorithm={
+            "type": "PPO",
+            "optimizer": {"learningRate": 0.001},
+            "kl": {"coefficient": 0.1, "appliesTo": "Reward"},
+            "distillation": {"weight": 0.1},
+        },
+        rewards=[{"model": "reward"}],
+    )
+    moved = local(job).job.spec.models.to_dict()
+    assert {role: moved[role]["uri"] for role in roles} == {role: f"/somewhere/runs/{role}" for role in roles}
+
+
 def test_a_mounted_path_as_storage_moves_and_its_neighbour_does_not(make_job: MakeJob) -> None:
     job = make_job(
         checkpoint={"storage": {"path": "/data/a"}},

@@ -265,10 +265,30 @@ def test_validate_finds_the_files_in_the_storage_and_writes_nothing_there(bench:
     assert "ModelInvalid" in elsewhere.stderr
 
 
-def test_validate_finds_a_pod_that_cannot_hold_its_models(bench: Bench) -> None:
-    text = JOB.replace("spec:\n", "spec:\n  trainers: {resources: {limits: {memory: 200Ki}}}\n", 1)
+def test_validate_says_where_a_template_has_no_amount(bench: Bench) -> None:
+    template = "{spec: {containers: [{name: ray, resources: {limits: {memory: lots}}}]}}"
+    text = JOB.replace("spec:\n", f"spec:\n  makers: {{template: {template}}}\n", 1)
+    bench.job.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "rlhf_cli.main", "validate", "-f", str(bench.job), "--files"]
+    ended = subprocess.run([*command, "--storage", str(bench.storage)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "spec.makers.template.spec.containers[ray].resources.limits.memory: lots: expected a" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("role", "place"),
+    [
+        ("{resources: {limits: {memory: 200Ki}}}", "resources"),
+        (
+            "{template: {spec: {containers: [{name: log}, {name: ray, resources: {limits: {memory: 200Ki}}}]}}}",
+            "template.spec.containers[ray].resources",
+        ),
+    ],
+)
+def test_validate_finds_a_pod_that_cannot_hold_its_models(bench: Bench, role: str, place: str) -> None:
+    text = JOB.replace("spec:\n", f"spec:\n  trainers: {role}\n", 1)
     bench.job.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "rlhf_cli.main", "validate", "-f", str(bench.job), "--files"]
     ended = subprocess.run([*command, "--storage", str(bench.storage)], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "MemoryTooSmall: spec.trainers.resources.limits.memory is 200.0 KiB, but a trainer needs" in ended.stderr
+    assert f"MemoryTooSmall: spec.trainers.{place}.limits.memory is 200.0 KiB, but a trainer needs" in ended.stderr
