@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from rlhf_api.models import Lora
 from rlhf_api.roles import TrainerSettings
 from rlhf_runtime.buffer import ExperienceGroup
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.models.critic import Critic
+from rlhf_runtime.models.lora import attach_adapters
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.topology import share_of_rank
 from rlhf_runtime.training.learner import Learner
@@ -58,6 +60,7 @@ class Case:
     trainers: TrainerSettings
     family: str = "qwen2"
     critic: bool = False
+    lora: bool = False
     bound: PassBound = field(default_factory=lambda: PassBound(rows=3))
     then: TrainerSettings | None = None
 
@@ -120,6 +123,9 @@ def _learner(case: Case, strategy: Strategy, weights: Sequence[dict[str, torch.T
     modules = [model(case)]
     if case.critic:
         modules.append(Critic(model(case, AutoModelForSequenceClassification)))
+    if case.lora:
+        for module, head in zip(modules, (None, "model.score"), strict=False):
+            attach_adapters(module, Lora(rank=4, alpha=32), "models.actor", head=head)
     for module, saved in zip(modules, weights, strict=False):
         load_weights(module, saved)
     # Epsilon: else a weight whose gradient is nearly 0 moves by the sign of a rounding error.

@@ -37,6 +37,11 @@ TWO_RANKS = {
     "qwen2 over tensor-parallel ranks": Case(trainers=TENSOR, critic=True),
     "qwen3 over tensor-parallel ranks": Case(trainers=TENSOR, family="qwen3"),
     "opt over tensor-parallel ranks": Case(trainers=TENSOR, family="opt"),
+    "DDP of adapters": Case(trainers=DDP, lora=True),
+    "ZeRO2 of adapters, from DDP": Case(trainers=DDP, then=ZERO2, lora=True),
+    "ZeRO3 of adapters, of a critic's too, offloaded and recomputed": Case(
+        trainers=OFFLOADED.model_copy(update=CHECKPOINTED), then=ZERO3, critic=True, lora=True
+    ),
     "from DDP to ZeRO3": Case(trainers=DDP, then=ZERO3),
     "from ZeRO3 offloaded to DDP": Case(trainers=OFFLOADED, then=DDP),
     "from ZeRO2 to tensor-parallel ranks": Case(trainers=ZERO2, then=TENSOR),
@@ -68,15 +73,15 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Steps
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[tuple[str, bool], Steps]:
-    cases = {(case.family, case.critic): case for case in (TWO_RANKS | FOUR_RANKS).values()}
+def expected() -> dict[tuple[str, bool, bool], Steps]:
+    cases = {(case.family, case.critic, case.lora): case for case in (TWO_RANKS | FOUR_RANKS).values()}
     return {key: one_process(case) for key, case in cases.items()}
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_take_the_steps_of_one_process(name: str, two_ranks: Any, expected: Any) -> None:
     case = TWO_RANKS[name]
-    assert_same_steps(two_ranks[name], expected[case.family, case.critic])
+    assert_same_steps(two_ranks[name], expected[case.family, case.critic, case.lora])
 
 
 @pytest.mark.full
@@ -85,7 +90,7 @@ def test_pairs_of_tensor_parallel_ranks_take_the_steps_of_one_process(
     name: str, four_ranks: Any, expected: Any
 ) -> None:
     case = FOUR_RANKS[name]
-    assert_same_steps(four_ranks[name], expected[case.family, case.critic])
+    assert_same_steps(four_ranks[name], expected[case.family, case.critic, case.lora])
 
 
 def assert_same_steps(ranks: list[Steps], wanted: Steps) -> None:
