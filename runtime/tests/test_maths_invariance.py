@@ -7,6 +7,7 @@ whitened over all ranks, policy, value, KL and entropy terms, and their gradient
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from rlhf_runtime.maths.logprobs import token_logprobs_and_entropy
 from rlhf_runtime.maths.masks import position_ids
 from rlhf_runtime.maths.off_policy import off_policy_weights
 from rlhf_runtime.maths.policy_loss import Clip, policy_loss
+from rlhf_runtime.maths.statistics import policy_sums, reference_sums, value_sums
 from rlhf_runtime.maths.value_loss import value_loss
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -212,3 +214,87 @@ def test_one_two_four_and_eight_sub_batches_are_one() -> None:
         found_loss, found = step([parts], options)
         assert abs(found_loss - loss) <= 1e-6
         assert float((found - gradient).abs().max()) <= 1e-6
+
+
+#: Of each row and its tokens: what the terms of a loss are computed from.
+TOKENS = {
+    name: [torch.randn(len(row.completion), generator=torch.Generator().manual_seed(7 * i + j)) for j, row in
+           enumerate(ALL_ROWS)]
+    for i, name in enumerate(("trained", "old", "sampled", "reference", "entropy", "advantages", "values", "returns"))
+}  # fmt: skip
+
+
+def terms(lefts: Sequence[int], width: int, garbage: float, options: Options) -> dict[str, Tensor]:
+    """Every term of a loss and every number of its report, and the gradients of the tokens, without their padding.
+
+    Row i has `lefts[i]` positions of padding on the left, and on the right what is missing to `width`.
+    """
+    leaves = {name: [row.clone().requires_grad_() for row in rows] for name, rows in TOKENS.items()}
+    place = [slice(left, left + len(row)) for left, row in zip(lefts, TOKENS["trained"], strict=True)]
+    laid = {
+        name: torch.stack(
+            [
+                nn.functional.pad(row, (at.start, width - at.stop), value=garbage)
+                for row, at in zip(rows, place, strict=True)
+            ]
+        )
+        for name, rows in leaves.items()
+    }
+    mask = torch.zeros(len(place), width, dtype=torch.bool)
+    for i, at in enumerate(place):
+        mask[i, at] = True
+    how: Any = {"aggregation": options.aggregation, "denominator": 7.0}
+    level: Any = options.ratio_level
+    clip = Clip(low=0.2, high=0.3, dual=2.0)
+    trained, old, sampled = laid["trained"], laid["old"], laid["sampled"]
+    weights = off_policy_weights(old, sampled, mask, correction=options.correction, cap=1.3)  # type: ignore[arg-type]
+    scores = torch.arange(len(place)) / 10
+    rewards = token_rewards(scores, sampled, laid["reference"], mask, estimator="K3", coefficient=0.1)
+    advantages, returns = gae(rewards, laid["values"].detach(), mask, scores, gamma=0.9, lambda_=0.8)
+    found = {
+        "policy": policy_loss(
+            trained, old, laid["advantages"], mask, clip=clip, ratio_level=level, weights_bt=weights, **how
+        ),
+        "K2": kl_loss(trained, laid["reference"], mask, estimator="K2", **how),
+        "K3": kl_loss(trained, laid["reference"], mask, estimator="K3", **how),
+        "entropy": share(laid["entropy"], mask, **how),
+        "value": value_loss(laid["values"], old.detach(), laid["returns"].detach(), mask, clip=0.5, **how),
+    }
+    sum(found.values()).backward()  # type: ignore[union-attr]
+    detached = {name: tensor.detach() for name, tensor in laid.items()}
+    sums = policy_sums(
+        trained, detached["old"], detached["sampled"], laid["entropy"], detached["advantages"], mask, clip=clip,
+        ratio_level=level, weights_bt=weights,
+    ) | value_sums(
+        detached["values"], detached["old"], detached["returns"], mask, clip=0.5
+    ) | reference_sums(trained, detached["reference"], mask, "kl_reference")  # fmt: skip
+    gradients = {
+        f"gradient of {name}": torch.cat([row.grad for row in leaves[name] if row.grad is not None])
+        for name in ("trained", "entropy", "values")
+    }
+    by_token = {"rewards": rewards, "gae": advantages, "gae returns": returns, "weights": weights}
+    assert all((tensor[~mask] == 0).all() for tensor in by_token.values())
+    return found | sums | gradients | {name: tensor[mask] for name, tensor in by_token.items()}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    lefts=st.lists(st.integers(0, 5), min_size=ROWS, max_size=ROWS),
+    right=st.integers(0, 5),
+    garbage=st.sampled_from([0.0, 100.0, float("nan"), float("-inf")]),
+    options=st.builds(
+        Options,
+        aggregation=st.sampled_from(["Token", "Sequence", "Fixed"]),
+        ratio_level=st.sampled_from(["Token", "Sequence", "GeometricMean"]),
+        correction=st.sampled_from(["TIS", "Decoupled"]),
+    ),
+)
+def test_no_term_sees_on_which_side_padding_is_or_how_much(
+    lefts: list[int], right: int, garbage: float, options: Options
+) -> None:
+    longest = max(len(row.completion) for row in ALL_ROWS)
+    expected = terms([0] * ROWS, longest, 0.0, options)
+    assert min(float(tensor.detach().abs().max()) for tensor in expected.values()) > 1e-3, "each says something"
+    found = terms(lefts, longest + max(lefts) + right, garbage, options)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=1e-6, rtol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
