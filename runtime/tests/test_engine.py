@@ -15,10 +15,12 @@ from rlhf_runtime.engines.ends import end_ids
 from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.seating import Seating
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.rollout import Group, Rollout
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 VOCABULARY, EOS = 17, 1
 SAMPLING = Sampling(temperature=0.7, max_new_tokens=12, seed=5)
@@ -183,15 +185,32 @@ def test_end_tokens_are_the_tokenizers_the_models_and_the_jobs(
     assert end_ids(SimpleNamespace(eos_token_id=1), tmp_path, [7]) == expected
 
 
-def test_tokens_are_drawn_with_their_probabilities() -> None:
-    """4,000 first tokens against the model's own distribution: all within five standard errors."""
+@pytest.mark.parametrize(
+    ("truncation", "drawn"),
+    [
+        (None, VOCABULARY),
+        (Truncation(top_p=0.6), 6),
+        (Truncation(top_k=5), 5),
+        (Truncation(top_p=0.7, top_k=5), 4),
+    ],
+)
+def test_tokens_are_drawn_with_their_probabilities(truncation: Truncation | None, drawn: int) -> None:
+    """4,000 first tokens against the model's own distribution: all within five standard errors, and none outside."""
     model, count = make_model(), 4000
-    one_token = Sampling(temperature=1.3, max_new_tokens=1, seed=0)
+    one_token = Sampling(temperature=1.3, max_new_tokens=1, seed=0, truncation=truncation)
     [group] = make_engine(model).generate([request(0, 3, 4, samples=count)], one_token)
     with torch.no_grad():
-        expected = (model(torch.tensor([[3, 4]])).logits[0, -1] / 1.3).softmax(-1).numpy()
+        scores = model(torch.tensor([[3, 4]])).logits[:, -1] / 1.3
+    if truncation is not None and truncation.top_k is not None:
+        scores = TopKLogitsWarper(truncation.top_k)(None, scores)
+    if truncation is not None:
+        scores = TopPLogitsWarper(truncation.top_p)(None, scores)
+    expected = scores[0].softmax(-1).numpy()
     found = np.bincount([int(r.completion_ids[0]) for r in group.rollouts], minlength=VOCABULARY) / count
-    assert (np.abs(found - expected) < 5 * np.sqrt(expected / count)).all()
+    assert (np.abs(found - expected) <= 5 * np.sqrt(expected / count)).all()
+    assert np.count_nonzero(expected) == np.count_nonzero(found) == drawn
+    for rollout in group.rollouts:
+        assert rollout.logprobs[0] == pytest.approx(math.log(expected[rollout.completion_ids[0]]), abs=1e-5)
 
 
 def test_draws_are_uniform_and_differ_in_every_key() -> None:

@@ -1,5 +1,6 @@
 """A maker's log-probs are the trainer's, in every family; what int8 weights change, and what they do not."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.int8 import quantize, quantized_like, weight_bytes
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.maths.logprobs import token_logprobs
+from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.model_forwards import completion_logits
 from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.rollout import Group, Rollout, rows_of
@@ -17,6 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 SAMPLING = Sampling(temperature=0.8, max_new_tokens=14, seed=3)
+TOP_P, TOP_K, BOTH = Truncation(top_p=0.9), Truncation(top_k=5), Truncation(top_p=0.9, top_k=5)
 LENGTHS = (1, 2, 5, 17, 30, 9, 1)
 
 
@@ -37,28 +40,39 @@ def rollouts(groups: list[Group]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group.rollouts]
 
 
-def gaps(model: nn.Module, made: list[Rollout]) -> np.ndarray[Any, Any]:
+def gaps(model: nn.Module, made: list[Rollout], truncation: Truncation | None = None) -> np.ndarray[Any, Any]:
     """|maker's log-prob - trainer's| of every token, the trainer's from one padded batch."""
     rows = rows_of(made, pad_id=0)
     with torch.no_grad():
-        found = token_logprobs(completion_logits(model, rows), rows.completion_ids, SAMPLING.temperature).numpy()
+        logits = completion_logits(model, rows)
+        found = token_logprobs(logits, rows.completion_ids, SAMPLING.temperature, truncation).numpy()
     return np.concatenate(
         [np.abs(found[i, : len(rollout.logprobs)] - rollout.logprobs) for i, rollout in enumerate(made)]
     )
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"max_rows": 4}, {"max_rows": 5, "prefill_tokens": 7}],
-    ids=["all together", "rows filled again", "long prompts in parts"],
+    ("options", "truncation"),
+    [
+        pytest.param({}, None, id="all together"),
+        pytest.param({"max_rows": 4}, None, id="rows filled again"),
+        pytest.param({"max_rows": 5, "prefill_tokens": 7}, None, id="long prompts in parts"),
+        pytest.param({}, TOP_P, id="top-p"),
+        pytest.param({}, TOP_K, id="top-k"),
+        pytest.param({"max_rows": 4}, BOTH, id="top-k, top-p and rows filled again"),
+    ],
 )
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_makers_logprobs_are_the_trainers(family: str, options: dict[str, int]) -> None:
-    model = make_model(family)
-    made = rollouts(TransformersEngine(model, end_ids=(1, 4), **options).generate(requests(), SAMPLING))
+def test_a_makers_logprobs_are_the_trainers(
+    family: str, options: dict[str, int], truncation: Truncation | None
+) -> None:
+    model, sampling = make_model(family), replace(SAMPLING, truncation=truncation)
+    made = rollouts(TransformersEngine(model, end_ids=(1, 4), **options).generate(requests(), sampling))
     assert len({len(rollout.completion_ids) for rollout in made}) > 3, "rows should end at different steps"
-    assert gaps(model, made).max() < 1e-5
-    whole = rollouts(TransformersEngine(model, end_ids=(1, 4)).generate(requests(), SAMPLING))
+    assert gaps(model, made, truncation).max() < 1e-5
+    if truncation is not None:
+        assert gaps(model, made).max() > 1e-2, "the untruncated policy says otherwise"
+    whole = rollouts(TransformersEngine(model, end_ids=(1, 4)).generate(requests(), sampling))
     assert [r.completion_ids.tolist() for r in made] == [r.completion_ids.tolist() for r in whole]
 
 

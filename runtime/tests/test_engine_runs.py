@@ -12,19 +12,28 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "makers", "smallest", "largest"),
+    ("dtype", "makers", "rollout", "smallest", "largest"),
     [
-        pytest.param("float32", {}, 0.0, 1e-5, marks=pytest.mark.full, id="fp32"),
-        pytest.param("float32", {"quantization": "Int8"}, 1e-6, 0.05, id="int8"),
-        pytest.param("bfloat16", {}, 1e-6, 0.1, marks=pytest.mark.full, id="bf16"),
+        pytest.param("float32", {}, {}, 0.0, 1e-5, marks=pytest.mark.full, id="fp32"),
+        pytest.param("float32", {}, {"topP": 0.9, "topK": 9}, 0.0, 1e-5, marks=pytest.mark.full, id="fp32, truncated"),
+        pytest.param("float32", {"quantization": "Int8"}, {}, 1e-6, 0.05, id="int8"),
+        pytest.param("bfloat16", {}, {}, 1e-6, 0.1, marks=pytest.mark.full, id="bf16"),
     ],
 )
 async def test_each_episode_says_how_far_makers_are_from_trainers(
-    tmp_path: Path, policy: Path, dtype: str, makers: dict[str, Any], smallest: float, largest: float
+    tmp_path: Path,
+    policy: Path,
+    dtype: str,
+    makers: dict[str, Any],
+    rollout: dict[str, Any],
+    smallest: float,
+    largest: float,
 ) -> None:
     """In fp32 by rounding alone; the first episode's samples are of a version that nothing had been trained for."""
     models = {"actor": {"uri": str(policy), "dtype": dtype}}
-    channel = await attempt(run_config(tmp_path, policy, models=models, makers=makers, episodes=3, maxStaleness=0))
+    rollout = {"promptsPerEpisode": 4, "samplesPerPrompt": 4, "maxNewTokens": 4} | rollout
+    changes = {"models": models, "makers": makers, "rollout": rollout, "episodes": 3, "maxStaleness": 0}
+    channel = await attempt(run_config(tmp_path, policy, **changes))
     assert channel.last_word == [None]
     first, *others = channel.episodes
     assert (first.logprob_gap_mean, first.logprob_gap_max) == (None, None)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rlhf_runtime.maths.policy_loss import Clip
+from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.models.critic import Critic
 from rlhf_runtime.rollout import Batch, Experience, Float32Array, Rollout, collate
 from rlhf_runtime.training.learner import Learner, NonFiniteError
@@ -40,6 +41,7 @@ OBJECTIVES = {
         entropy_coefficient=0.05,
     ),
     "interpolated": replace(PLAIN, old="Interpolated", correction="Decoupled", correction_cap=1.5),
+    "truncated": replace(PLAIN, truncation=Truncation(top_p=0.7, top_k=12), entropy_coefficient=0.05),
     "PPO": PLAIN,
 }
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rlhf_runtime.maths import logprobs_chunked
 from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
+from rlhf_runtime.maths.truncation import Truncation
 from torch import Tensor
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
@@ -88,7 +89,8 @@ def test_a_bf16_gradient_is_the_rounded_fp32_one() -> None:
     assert torch.equal(leaf.grad, exact.grad.bfloat16())
 
 
-def test_nothing_of_the_logits_size_is_kept_beside_the_logits() -> None:
+@pytest.mark.parametrize("truncation", [None, Truncation(top_p=0.9, top_k=50)])
+def test_nothing_of_the_logits_size_is_kept_beside_the_logits(truncation: Truncation | None) -> None:
     logits = torch.randn(4, 8, 100).requires_grad_()
     kept: list[Tensor] = []
 
@@ -97,7 +99,7 @@ def test_nothing_of_the_logits_size_is_kept_beside_the_logits() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        token_logprobs_and_entropy(logits, torch.zeros(4, 8, dtype=torch.long), 0.9)
+        token_logprobs_and_entropy(logits, torch.zeros(4, 8, dtype=torch.long), 0.9, truncation)
     large = [tensor for tensor in kept if tensor.numel() > 4 * 8]
     assert [tensor.data_ptr() for tensor in large] == [logits.data_ptr()]
 
