@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_runtime.completion import ModelViews
 from rlhf_runtime.maths.logprobs import token_logprobs
-from rlhf_runtime.models.shared_prompts import may_share_prompts, read_prompts
+from rlhf_runtime.models.shared_prompts import may_share_prompts, prompt_columns, read_prompts, worth_sharing
 from rlhf_runtime.rollout import Float32Array, Rollout, Rows, rows_of
 
 #: Tokens of one pass without gradient, padding counted: what bounds its logits and activations. One row may have more.
@@ -26,9 +26,9 @@ def completion_logits(model: nn.Module, rows: Rows) -> Tensor:
     Rows that share prompts read each once, where the model allows it; the logits are the same but for rounding.
     """
     start, before = 0, {"use_cache": False}
-    if rows.distinct_prompts is not None and may_share_prompts(model):
+    if worth_sharing(rows) and may_share_prompts(model):
         # A prompt's last token predicts a completion's first, so every row reads it.
-        start = rows.input_ids.shape[1] - rows.mask.shape[1] - 1
+        start = prompt_columns(rows) - 1
         before = read_prompts(model, rows, start)
     # The last token predicts nothing that is wanted.
     output: Any = model(

@@ -116,10 +116,6 @@ class Experience:
 TOKEN_FIELDS = ("advantages", "returns", "values", "reference_logprobs", "teacher_logprobs")
 
 
-#: Of a batch's tokens, padding counted, the share that reading each prompt once must save.
-WORTH_SHARING = 1 / 8
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
     """Rollouts laid out as tensors: B rows, P longest prompt, T longest completion.
@@ -132,7 +128,7 @@ class Rows:
     position_ids   [B, P + T] int64, counted from the row's first token
     mask           [B, T] bool, True at completion tokens
 
-    Where rows share prompts, and reading each prompt once saves enough to be worth a pass of its own, else None:
+    Where rows share prompts, else None:
 
     distinct_prompts [U] int64, for each distinct prompt the first row that has it
     prompt_of_row    [B] int64, which of those is the row's
@@ -198,7 +194,7 @@ def rows_of(rollouts: Sequence[Rollout], pad_id: int) -> Rows:
         input_ids[row, start:end] = np.concatenate([rollout.prompt_ids, rollout.completion_ids])
         attention[row, start:end] = 1
     attention_mask = torch.from_numpy(attention)
-    shared = shared_prompts(rollouts, input_ids.size)
+    shared = _shared_prompts(rollouts)
     return Rows(
         input_ids=torch.from_numpy(input_ids),
         attention_mask=attention_mask,
@@ -207,19 +203,6 @@ def rows_of(rollouts: Sequence[Rollout], pad_id: int) -> Rows:
         distinct_prompts=None if shared is None else torch.from_numpy(shared[0]),
         prompt_of_row=None if shared is None else torch.from_numpy(shared[1]),
     )
-
-
-def shared_prompts(
-    rollouts: Sequence[Rollout], tokens: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-    """`distinct_prompts` and `prompt_of_row` of a batch of so many tokens, padding counted."""
-    numbers: dict[bytes, int] = {}
-    of_row = np.array([numbers.setdefault(r.prompt_ids.tobytes(), len(numbers)) for r in rollouts], np.int64)
-    longest = max(len(r.prompt_ids) for r in rollouts)
-    # A prompt's last token predicts the first of each completion, so every row reads it.
-    if (len(rollouts) - len(numbers)) * (longest - 1) < max(1, WORTH_SHARING * tokens):
-        return None
-    return np.unique(of_row, return_index=True)[1], of_row
 
 
 def collate(experiences: Sequence[Experience], pad_id: int) -> Batch:
@@ -252,6 +235,13 @@ def right_padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     for row, array in enumerate(arrays):
         padded[row, : len(array)] = array
     return padded
+
+
+def _shared_prompts(rollouts: Sequence[Rollout]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+    """`distinct_prompts` and `prompt_of_row`."""
+    numbers: dict[bytes, int] = {}
+    of_row = np.array([numbers.setdefault(r.prompt_ids.tobytes(), len(numbers)) for r in rollouts], np.int64)
+    return None if len(numbers) == len(rollouts) else (np.unique(of_row, return_index=True)[1], of_row)
 
 
 def _check_array(name: str, array: npt.NDArray[np.generic], dtype: type[np.generic], length: int | None) -> None:

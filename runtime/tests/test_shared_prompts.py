@@ -9,7 +9,7 @@ import torch
 from rlhf_api.models import Lora
 from rlhf_runtime.model_forwards import completion_logits
 from rlhf_runtime.models.lora import attach_adapters
-from rlhf_runtime.models.shared_prompts import may_share_prompts
+from rlhf_runtime.models.shared_prompts import may_share_prompts, worth_sharing
 from rlhf_runtime.rollout import Rollout, Rows, rows_of
 from rlhf_runtime.training.strategy import SingleProcess
 from test_engine_families import make_model
@@ -107,7 +107,7 @@ def test_rows_may_come_in_any_order_from_groups_of_any_size() -> None:
 )
 def test_prompts_are_shared_where_that_saves_enough(prompts: tuple[int, ...], samples: int, shared: bool) -> None:
     rows = rows_of(rollouts(*prompts, samples=samples), pad_id=0)
-    assert (rows.distinct_prompts is not None) == shared
+    assert worth_sharing(rows) == shared
 
 
 def test_a_model_that_recomputes_its_blocks_reads_whole_rows() -> None:

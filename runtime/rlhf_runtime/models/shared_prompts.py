@@ -15,6 +15,25 @@ from transformers import DynamicCache, PreTrainedModel
 from rlhf_runtime.rollout import Rows
 from rlhf_runtime.training.blocks import recomputes_in_backward
 
+#: The least part of a batch's tokens, padding counted, that must be saved to be worth a pass of its own. A GPU's
+#: passes are short, and starting their kernels takes the host as long for few tokens as for many.
+WORTH_ON_CPU = 1 / 8
+WORTH_ON_GPU = 1 / 2
+
+
+def worth_sharing(rows: Rows) -> bool:
+    """Whether reading each distinct prompt once, but for its last token, saves enough."""
+    if rows.distinct_prompts is None:
+        return False
+    saved = (len(rows.input_ids) - len(rows.distinct_prompts)) * (prompt_columns(rows) - 1)
+    least = WORTH_ON_CPU if rows.input_ids.device.type == "cpu" else WORTH_ON_GPU
+    return saved >= least * rows.input_ids.numel()
+
+
+def prompt_columns(rows: Rows) -> int:
+    """Columns of the longest prompt."""
+    return rows.input_ids.shape[1] - rows.mask.shape[1]
+
 
 def may_share_prompts(model: nn.Module) -> bool:
     """Whether the model can be called for the prompts first, and then for what follows.
