@@ -29,7 +29,8 @@ RUN --mount=type=secret,id=build-env --mount=type=secret,id=ca \
     rm -rf .lock /tmp/tools
 
 # SLIM=1 leaves out what only a GPU would load (see slim_torch.py): 1 GB instead of 6, for tests on CPUs.
-# One of reasoning-gym's dependencies (pycosat) comes as C source only: the compiler, too, comes and goes.
+# One of reasoning-gym's dependencies (pycosat) comes as C source only. On a GPU Triton compiles the log-prob kernels
+# when they are first used, so there the compiler stays.
 FROM base AS runtime-dependencies
 ARG UV
 ARG SLIM=0
@@ -51,7 +52,7 @@ RUN --mount=type=secret,id=build-env --mount=type=secret,id=apt --mount=type=sec
     else \
         install -r requirements.txt; \
     fi; \
-    apt-get purge -qq --yes --auto-remove gcc libc6-dev; \
+    [ "$SLIM" = 0 ] || apt-get purge -qq --yes --auto-remove gcc libc6-dev; \
     rm -rf slim_torch.py .lock /tmp/tools /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
 
 # Our own code, installed at the place it will have, to be copied on top of the dependencies.
