@@ -75,6 +75,7 @@ def rule_cases() -> Iterator[Generated]:
     for batch, allowed in ((4, True), (3, False)):
         place = ("spec", "makers", "maxBatchSamples")
         yield Generated(f"a batch of {batch} for groups of 4", changed(BASE, place, batch), allowed, place)
+    yield from _maker_cases()
     yield from _trainer_cases()
     yield from _algorithm_cases()
     yield from _model_cases()
@@ -307,6 +308,24 @@ def whole_cases() -> Iterator[Generated]:
     ):
         text = "absent" if value is ABSENT else repr(value)
         yield Generated(f"{place[0]} {text}", changed(BASE, place, value), allowed, place)
+
+
+def _maker_cases() -> Iterator[Generated]:
+    """A GPU for each of two ranks, as a number or a quantity, of whatever make."""
+    for limits, allowed in (
+        ({"cpu": 1, "memory": "1Gi"}, True),
+        ({"nvidia.com/gpu": 2}, True),
+        ({"nvidia.com/gpu": "2", "cpu": 1}, True),
+        ({"amd.com/gpu": 2}, True),
+        ({"nvidia.com/gpu": 1}, False),
+        ({"nvidia.com/gpu": "4"}, False),
+        ({"amd.com/gpu": 1, "cpu": 2}, False),
+    ):
+        place: Path = ("spec", "makers", "resources", "limits")
+        yield Generated(f"two tensor-parallel ranks with {limits}", changed(BASE, place, limits), allowed, place)
+    place = ("spec", "makers", "tensorParallel")
+    plain = changed(BASE, ("spec", "makers", "resources", "limits"), {"nvidia.com/gpu": 1})
+    yield Generated("one rank with a GPU", changed(plain, place, ABSENT), True, place)
 
 
 def _trainer_cases() -> Iterator[Generated]:

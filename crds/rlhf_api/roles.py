@@ -60,10 +60,23 @@ class MakerSettings(ApiModel):
     """Int8 holds the weights of linear layers, the head's excepted, in 8 bits with a scale for each output: a maker
     needs less memory, and samples from a policy that is a little off the trained one; its log-probs are of what it
     samples from. Default none."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """GPUs of its pod that one maker divides each layer's matrices over; for models of type llama, qwen2, qwen3 and
+    opt, whose heads it must divide. Without GPUs, processes. Default 1, range 1 to 64."""
+
+
+_A_GPU_A_RANK = (
+    "self.resources.limits.all(name, !name.endsWith('/gpu') || self.resources.limits[name] == self.tensorParallel || "
+    "self.resources.limits[name] == string(self.tensorParallel))",
+    "must be makers.resources.limits' number of GPUs, where it has one: each takes a part of the model",
+    ".tensorParallel",
+)
 
 
 class Makers(MakerSettings):
     """The makers: rollout engines, one in each pod."""
+
+    model_config = ConfigDict(json_schema_extra=cel(_A_GPU_A_RANK))
 
     resources: Resources = Resources()
     """Resources of each maker. Default none."""

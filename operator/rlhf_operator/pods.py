@@ -132,7 +132,8 @@ def _volumes(job: RLHFJob, role: str) -> list[dict[str, Any]]:
         volumes.append({"name": _STORAGE_VOLUME, "persistentVolumeClaim": {"claimName": claim.claim_name}})
     if job.spec.runtime.code is not None and job.spec.runtime.code.config_map is not None:
         volumes.append({"name": _CODE_VOLUME, "configMap": {"name": names.code_config_map_name(job)}})
-    if role == names.TRAINER_GROUP and job.spec.trainers.per_pod > 1:
+    ranks = {names.MAKER_GROUP: job.spec.makers.tensor_parallel, names.TRAINER_GROUP: job.spec.trainers.per_pod}
+    if ranks.get(role, 1) > 1:
         # Through it NCCL's ranks of one pod talk, beside Ray's objects. Not bounded here: what is in it counts
         # against the container's memory, which is.
         volumes.append({"name": _SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}})

@@ -81,6 +81,15 @@ def test_tokens_differ_by_job_and_by_operator_and_can_be_derived_again(given: G)
     assert desired.secret(job, b"key")["stringData"] == {"auth_token": desired.token(b"key", job)}
 
 
+@pytest.mark.parametrize(("ranks", "mounts"), [(1, 1), (2, 2)])
+def test_ranks_that_share_a_maker_s_pod_have_shared_memory_to_talk_through(given: G, ranks: int, mounts: int) -> None:
+    spec = pod_template(given.job(makers={"tensorParallel": ranks}), "maker")["spec"]
+    paths = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
+    assert len(paths) == mounts
+    assert ("/dev/shm" in paths) == (ranks > 1)
+    assert ({"medium": "Memory"} in [volume.get("emptyDir") for volume in spec["volumes"]]) == (ranks > 1)
+
+
 def test_every_pod_is_restricted_whatever_the_template_says(given: G) -> None:
     loose = {
         "spec": {

@@ -26,7 +26,7 @@ from rlhf_runtime.processors import available_processors
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.topology import rank_of
 from rlhf_runtime.weight_manifest import Manifest, Order, SyncRefused
-from rlhf_runtime.workers import StagedFile, Task, Trained
+from rlhf_runtime.workers import MakerLost, StagedFile, Task, Trained
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,17 +73,17 @@ class _Actor:
 
 
 class MakerActor(_Actor):
-    """`maker.Maker` in a process of its own."""
+    """`maker.Maker` in a process of its own. Every method that uses its engine raises MakerLost."""
 
     def load(self, columns: tuple[str, ...]) -> None:
         """Load model, tokenizer and reward functions. Raises RunFailure."""
         from rlhf_runtime.loading import load_maker
 
-        self._maker = load_maker(self._config, columns)
+        self._maker = _alive(load_maker, self._config, columns)
 
     def make(self, tasks: Sequence[Task], ranks: int) -> Any:
         """Summaries of the groups, and then for each rank what it shall get."""
-        made = self._maker.make(tasks)
+        made = _alive(self._maker.make, tasks)
         summaries = tuple(summary for summary, _ in made)
         if ranks == 0:
             return summaries
@@ -93,7 +93,7 @@ class MakerActor(_Actor):
         return (summaries, *shares)
 
     def evaluate(self, prompts: Sequence[Prompt], version: int) -> list[float]:
-        return self._maker.evaluate(prompts, version)
+        return list(_alive(self._maker.evaluate, prompts, version))
 
     @_beside("sync")
     def prepare(self, manifest: Manifest, lease_seconds: float) -> bool:
@@ -105,11 +105,11 @@ class MakerActor(_Actor):
 
     @_beside("sync")
     def commit(self, order: Order, digest: str, seconds: float, probe: Probe | None) -> bool:
-        return bool(_sync(self._maker.commit, order, digest, seconds, probe))
+        return bool(_alive(_sync, self._maker.commit, order, digest, seconds, probe))
 
     @_beside("health")
     def tend(self) -> None:
-        self._maker.tend()
+        _alive(self._maker.tend)
 
 
 class TrainerActor(_Actor):
@@ -177,6 +177,16 @@ class TrainerActor(_Actor):
 _OPTIONS = {"max_restarts": 0, "num_cpus": 0, "allow_out_of_order_execution": True}
 maker_actor: Any = ray.remote(concurrency_groups={"sync": 1, "health": 1}, **_OPTIONS)(MakerActor)
 trainer_actor: Any = ray.remote(concurrency_groups={"receive": 1, "health": 1}, **_OPTIONS)(TrainerActor)
+
+
+def _alive(call: Any, *args: Any) -> Any:
+    """A maker that has lost a part of its engine is lost: another takes its place."""
+    from rlhf_runtime.engines.engine import EngineLost
+
+    try:
+        return call(*args)
+    except EngineLost as error:
+        raise MakerLost(str(error)) from error
 
 
 def _sync(call: Any, *args: Any) -> Any:

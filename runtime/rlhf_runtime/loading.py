@@ -1,5 +1,6 @@
 """Makers and trainers from a RunConfig: what happens in an actor's process before its first call."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from torch import nn
 
 from rlhf_runtime.buffer import ExperienceBuffer
 from rlhf_runtime.doctor.limits import check_own_memory
+from rlhf_runtime.engines.engine import Engine
 from rlhf_runtime.engines.loading import load_engine, sampling_of, truncation_of
+from rlhf_runtime.engines.tensor_parallel.loading import start_engine
+from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.maker import Maker, MakerSettings
 from rlhf_runtime.maths.policy_loss import Clip
 from rlhf_runtime.model_forwards import FrozenModels
@@ -46,8 +50,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     roles = role_models(config)
     folder = model_folder(config.models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(config.models.actor.uri, folder)
-    actor = load_policy(config.models.actor, folder.path, config.models.actor.dtype)
-    engine = load_engine(config, actor, tokenizer, folder.path)
+    engine, actor = _engine(config, tokenizer, folder.path)
     scorer = load_reward_scorer(roles["reward"].model, tokenizer, engine.end_ids) if "reward" in roles else None
     rewards = RewardRunner(config.rewards, scorer=scorer)
     rewards.check_importable(columns)
@@ -78,6 +81,15 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
         ),
         evaluation_rewards=None if own is None else RewardRunner(own, field="evaluation.rewards", scorer=scorer),
     )
+
+
+def _engine(config: RunConfig, tokenizer: Any, folder: Path) -> tuple[Engine, nn.Module]:
+    """The engine, and a model of the names, shapes and dtypes that its weights come by."""
+    if config.makers.tensor_parallel > 1:
+        divided = start_engine(config)
+        return divided, divided.whole
+    actor = load_policy(config.models.actor, folder, config.models.actor.dtype)
+    return load_engine(config, actor, tokenizer, folder, partial(TransformersEngine, actor)), actor
 
 
 def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Trainer, Publisher]:

@@ -42,7 +42,7 @@ class MakerSettings:
 class Maker:
     """One engine with its rewards, and the models that complete experiences.
 
-    `make` and `evaluate` are called from one thread, the rest from another.
+    `make` and `evaluate` are called from one thread, the rest from another. Raises EngineLost where it uses the engine.
     """
 
     def __init__(
@@ -111,10 +111,12 @@ class Maker:
         return True
 
     def tend(self) -> None:
-        """Free what a publisher that died has left behind; called every few seconds."""
+        """Free what a publisher that died has left behind; called every few seconds. Raises EngineLost."""
         self._receiver.expire()
+        self._engine.check()
 
     def close(self) -> None:
+        self._engine.close()
         self._rewards.close()
         self._evaluation_rewards.close()
 

@@ -217,7 +217,8 @@ class RayWorkers:
         """Place a maker and load its model. Raises MakerLost, RunFailure."""
         actor = maker_actor.options(resources={names.MAKER_RESOURCE: 1}).remote(self._config_json)
         try:
-            pod, pid = await _of_maker(name, actor.hello.remote(self._probe, self._threads))
+            sharing = self._config.makers.tensor_parallel
+            pod, pid = await _of_maker(name, actor.hello.remote(self._probe, self._threads, sharing))
             await _of_maker(name, actor.load.remote(self._columns))
         except BaseException:
             ray.kill(actor)
@@ -257,7 +258,7 @@ def disconnect() -> None:
 async def _of_maker(name: str, answer: Awaitable[T]) -> T:
     try:
         return await _awaited(answer)
-    except RayActorError as error:
+    except (RayActorError, MakerLost) as error:
         raise MakerLost(f"{name}: {_first_line(error)}") from error
 
 

@@ -153,6 +153,10 @@ def too_few_heads(spec: dict[str, Any], root: Path) -> None:
     spec["trainers"] = {"replicas": 2, "tensorParallel": 2}
 
 
+def too_few_heads_to_sample(spec: dict[str, Any], root: Path) -> None:
+    spec["makers"] = {"tensorParallel": 2}
+
+
 def reward_model_as_actor(spec: dict[str, Any], root: Path) -> None:
     spec["models"]["actor"]["uri"] = str(root / "reward")
 
@@ -201,8 +205,11 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
                      ["models.actor.lora.targets: 'query_key_value' matches no linear layer; candidates: down_proj"],
                      id="LoRA targets that match nothing"),
         pytest.param(too_few_heads, "ModelInvalid",
-                     ["models.actor: num_key_value_heads is 1, expected a multiple of tensorParallel, 2"],
-                     id="heads that tensor-parallel ranks cannot divide"),
+                     ["models.actor: num_key_value_heads is 1, expected a multiple of trainers.tensorParallel, 2"],
+                     id="heads that tensor-parallel trainers cannot divide"),
+        pytest.param(too_few_heads_to_sample, "ModelInvalid",
+                     ["models.actor: num_key_value_heads is 1, expected a multiple of makers.tensorParallel, 2"],
+                     id="heads that a tensor-parallel maker cannot divide"),
         pytest.param(reward_model_as_actor, "ModelInvalid",
                      ["models.actor.uri: ", "has no lm_head.weight, which a LlamaForCausalLM needs"],
                      id="a reward model as actor"),

@@ -33,11 +33,16 @@ class SlowEngine:
 
     def __init__(self) -> None:
         self.version = -1
+        self.end_ids = frozenset({EOS})
         self.begun, self.may_end = threading.Event(), threading.Event()
         self.may_end.set()
 
     def load(self, state: Mapping[str, torch.Tensor], version: int) -> None:
         self.version = version
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
 
     def logprobs(self, rollouts: Sequence[Rollout], sampling: Sampling) -> list[Float32Array]:
         """A quarter of a nat less than was sampled with, at the last token half a nat."""

@@ -70,6 +70,21 @@ def test_an_int8_maker_holds_its_linear_layers_in_one_byte() -> None:
     assert need.host == {"a version being received": 10 * MIB}
 
 
+def test_a_maker_over_four_gpus_divides_the_policy_and_nothing_else() -> None:
+    found = {
+        "actor": RoleModel(role="actor", field="models.actor", model=HALF),
+        "reference": RoleModel(role="reference", field="models.actor", model=HALF),
+    }
+    kl = {"coefficient": 0.1, "appliesTo": "Loss"}
+    job = {**spec(type="GRPO", kl=kl), "makers": {"tensorParallel": 4}}
+    need = maker_need(config_of(job), found, {"actor": POLICY, "reference": POLICY})  # type: ignore[arg-type]
+    assert need.models == {"actor bfloat16, 1/4 of it": MIB // 2, "reference bfloat16": 2 * MIB}
+    assert need.peers == {"actor bfloat16, the other 3/4 of it": 3 * MIB // 2}
+    assert need.in_pod(gpu=True) == {"a version being received": 2 * MIB}
+    assert sum(need.in_pod(gpu=False).values()) == 6 * MIB
+    assert str(need).startswith("a maker needs at least 6.0 MiB: actor bfloat16, 1/4 of it 512.0 KiB, ")
+
+
 def trainer(sizes: dict[str, ModelSize], **trainers: Any) -> Need:
     job = {**spec(type="GRPO"), "trainers": trainers}
     job["rollout"]["promptsPerEpisode"] = 8

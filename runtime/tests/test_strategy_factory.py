@@ -9,7 +9,7 @@ import pytest
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.training.strategy import SingleProcess, Strategy
 from rlhf_runtime.training.strategy_factory import PARTS, strategy_from_factory
-from rlhf_runtime.training.tensor_parallel import check_family
+from rlhf_runtime.models.tensor_parallel import check_family
 
 
 def test_the_parts_that_are_looked_for_are_those_of_a_strategy() -> None:
@@ -59,12 +59,12 @@ def test_a_factory_that_gives_a_strategy(module: Any) -> None:
         ({"model_type": "llama", "num_attention_heads": 6}, "num_attention_heads is 6, expected a multiple of"),
         (
             {"model_type": "qwen2", "num_attention_heads": 8, "num_key_value_heads": 2},
-            "num_key_value_heads is 2, expected a multiple of tensorParallel, 4",
+            "num_key_value_heads is 2, expected a multiple of trainers.tensorParallel, 4",
         ),
         ({"model_type": "opt", "num_attention_heads": 8, "ffn_dim": 30}, "ffn_dim is 30"),
     ],
 )
 def test_a_model_that_tensor_parallel_ranks_cannot_divide(config: dict[str, Any], message: str) -> None:
     with pytest.raises(RunFailure, match=message) as raised:
-        check_family(config, 4, "models.actor")
+        check_family(config, 4, "models.actor", "trainers.tensorParallel")
     assert (raised.value.reason, raised.value.permanent) == ("ModelInvalid", True)

@@ -6,7 +6,7 @@ are lower bounds, so that a limit below them is certainly too small, and one abo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rlhf_api.conditions import MEMORY_TOO_SMALL
@@ -39,39 +39,48 @@ class Need:
 
     models  where the models compute: the process's GPU, or the pod's memory where there is none
     host    in the pod's memory in either case
+    peers   on the GPUs, together, that the process computes with beside its own; else in the pod's memory too
     """
 
     role: Literal["maker", "trainer"]
     models: Mapping[str, int]
     host: Mapping[str, int]
+    peers: Mapping[str, int] = field(default_factory=dict)
     processes: int = 1
 
     def in_pod(self, *, gpu: bool) -> Mapping[str, int]:
-        """What is in the memory that the pod's processes share; `gpu`: each has one."""
-        parts = self.host if gpu else {**self.models, **self.host}
+        """What is in the memory that the pod's processes share; `gpu`: each part of a model has one."""
+        parts = self.host if gpu else {**self.models, **self.peers, **self.host}
         return {name: size * self.processes for name, size in parts.items()}
 
     def __str__(self) -> str:
         each = f", {self.processes} of them in a pod" if self.processes > 1 else ""
-        return _said(f"a {self.role}", {**self.models, **self.host}) + each
+        return _said(f"a {self.role}", {**self.models, **self.peers, **self.host}) + each
 
 
 def maker_need(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mapping[Role, ModelSize]) -> Need:
-    """All models, for makers complete the experience; and, beside the live weights, the version that is received."""
+    """All models, for makers complete the experience; and, beside the live weights, the version that is received.
+
+    The policy is divided over tensor-parallel GPUs; the others are whole on the first.
+    """
     kl = config.algorithm.kl
     published = (*TRAINED, "reference") if kl is not None and kl.refresh_every_episodes is not None else TRAINED
     models: dict[str, int] = {}
-    received = 0
+    peers: dict[str, int] = {}
+    received, ranks = 0, config.makers.tensor_parallel
     for role, size in sizes.items():
         dtype = found[role].model.dtype
         computing = COMPUTE_BYTES[dtype]
+        name, held = f"{role} {dtype}", size.whole * computing
         if role == "actor" and config.makers.quantization == "Int8":
-            models["actor int8"] = size.linear + (size.whole - size.linear) * computing
-        else:
-            models[f"{role} {dtype}"] = size.whole * computing
+            name, held = "actor int8", size.linear + (size.whole - size.linear) * computing
+        if role == "actor" and ranks > 1:
+            peers[f"{name}, the other {ranks - 1}/{ranks} of it"] = held * (ranks - 1) // ranks
+            name, held = f"{name}, 1/{ranks} of it", -(-held // ranks)
+        models[name] = held
         if role in published:
             received += size.whole * computing
-    return Need(role="maker", models=models, host={"a version being received": received})
+    return Need(role="maker", models=models, host={"a version being received": received}, peers=peers)
 
 
 def trainer_need(config: RunConfig, sizes: Mapping[Role, ModelSize]) -> Need | None:

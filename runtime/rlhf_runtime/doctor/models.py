@@ -15,8 +15,8 @@ from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.model_folder import ModelFolder
 from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.models.role_models import Role, RoleModel, role_folders, role_models
+from rlhf_runtime.models.tensor_parallel import check_family
 from rlhf_runtime.models.tokenizer import has_tokenizer, read_tokenizer
-from rlhf_runtime.training.tensor_parallel import check_family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,19 @@ def check_context(found: RoleModel, folder: ModelFolder, lengths: Lengths) -> No
 
 
 def _check_division(config: RunConfig, found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> None:
-    """Whether tensor-parallel trainers can divide the trained models. Raises RunFailure ModelInvalid (permanent)."""
-    if config.trainers.tensor_parallel > 1:
-        for role in TRAINED:
-            if role in found:
+    """Whether tensor-parallel makers can divide the policy, and tensor-parallel trainers the trained models.
+
+    Raises RunFailure ModelInvalid (permanent).
+    """
+    divided: tuple[tuple[str, int, tuple[Role, ...]], ...] = (
+        ("makers.tensorParallel", config.makers.tensor_parallel, ("actor",)),
+        ("trainers.tensorParallel", config.trainers.tensor_parallel, TRAINED),
+    )
+    for by, ranks, roles in divided:
+        if ranks > 1:
+            for role in (role for role in roles if role in found):
                 description = json.loads((folders[role].path / "config.json").read_bytes())
-                check_family(description, config.trainers.tensor_parallel, found[role].field)
+                check_family(description, ranks, found[role].field, by)
 
 
 def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> dict[Role, ModelSize]:

@@ -54,12 +54,21 @@ class Sampling:
             )
 
 
+class EngineLost(Exception):
+    """A process or device of the engine is gone, or hangs: it cannot be used again. Says which, and why."""
+
+
 class Engine(Protocol):
     """A policy at a known version that generates groups."""
 
     @property
     def version(self) -> int:
         """Policy version of the weights in use."""
+        ...
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end a completion."""
         ...
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
@@ -78,4 +87,12 @@ class Engine(Protocol):
 
         `between_steps` is called between decode steps: it may raise to cancel, and may call `load`.
         """
+        ...
+
+    def check(self) -> None:
+        """Raise EngineLost if it cannot be used again; from any thread, also while it is used."""
+        ...
+
+    def close(self) -> None:
+        """End what it has started."""
         ...

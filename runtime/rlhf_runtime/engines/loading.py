@@ -1,7 +1,8 @@
 """The engine that a RunConfig asks for."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_api.conditions import MODEL_INVALID
 from rlhf_api.run import RunConfig
@@ -13,11 +14,14 @@ from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.maths.truncation import Truncation
 
+E = TypeVar("E", bound=TransformersEngine)
 
-def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Path) -> TransformersEngine:
+
+def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Path, make: Callable[..., E]) -> E:
     """An engine on `model`, the actor as loaded from `folder`; with `makers.quantization`, its weights become int8.
 
-    Raises RunFailure ModelInvalid (permanent) for a model that the engine cannot decode with, or cannot quantise.
+    `make` gets the options of a TransformersEngine. Raises RunFailure ModelInvalid (permanent) for a model that the
+    engine cannot decode with, or cannot quantise.
     """
 
     def decode(ids: list[int]) -> str:
@@ -31,8 +35,7 @@ def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Pat
 
             quantize(model)
             options = {"as_held": quantized_like}
-        return TransformersEngine(
-            model,
+        return make(
             end_ids=end_ids(tokenizer, folder, config.rollout.stop_token_ids),
             max_rows=config.max_batch_samples,
             decode=decode,

@@ -131,6 +131,12 @@ class TransformersEngine:
         self._model.eval()
         return _Generation(self, requests, sampling).run(between_steps)
 
+    def check(self) -> None:
+        """It is this process."""
+
+    def close(self) -> None:
+        """It has started nothing."""
+
     def _memory_for(self, rows: int, columns: int, max_new_tokens: int) -> _Memory:
         kept = self._memory
         if (

@@ -1,6 +1,6 @@
 """Loading a policy from a folder, and writing it so that plain transformers and peft load it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,20 @@ from rlhf_runtime.models.policy_weights import model_weights, published_weights
 from rlhf_runtime.models.pretrained import load_pretrained, on_device
 
 
-def load_policy(model: Model, folder: Path, dtype: str, *, role: str = "actor", lora: Lora | None = None) -> nn.Module:
+def load_policy(
+    model: Model,
+    folder: Path,
+    dtype: str,
+    *,
+    role: str = "actor",
+    lora: Lora | None = None,
+    place: Callable[[nn.Module], nn.Module] = on_device,
+) -> nn.Module:
     """The causal language model in `folder`, with its parameters in `dtype` ("float32", "bfloat16").
 
     `folder` is the local one of `model.uri`, or one that `save_policy` wrote. With `lora` only adapters are trained;
-    makers load without it. On a GPU where there is one. Raises RunFailure ModelInvalid.
+    makers load without it. `place` brings it to where it computes: a GPU where there is one. Raises RunFailure
+    ModelInvalid.
     """
     field = f"models.{role}"
     resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
@@ -38,7 +47,7 @@ def load_policy(model: Model, folder: Path, dtype: str, *, role: str = "actor", 
         attach_adapters(module, lora, field)
         if resumed_adapter:
             load_adapter(module, folder, field)
-    return on_device(module)
+    return place(module)
 
 
 def save_policy(

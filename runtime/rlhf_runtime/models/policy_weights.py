@@ -30,8 +30,19 @@ def published_weights(model: nn.Module, weights: Mapping[str, Tensor] | None = N
 def load_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy `state` into the model in place, so that tied weights stay tied.
 
-    All of the model's tensors and no others, each of the model's shape and dtype; else ValueError, and no weight
-    has changed. A tied weight may also come under its other names, with equal values.
+    Raises ValueError for what `check_weights` refuses, and no weight has changed.
+    """
+    check_weights(model, state)
+    own = model.state_dict(keep_vars=True)
+    with torch.no_grad():
+        for name in _first_names(own).values():
+            own[name].copy_(state[name])
+
+
+def check_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless `state` has all of the model's tensors and no others, of the model's shapes and dtypes.
+
+    A tied weight may also come under its other names, with equal values.
     """
     own = model.state_dict(keep_vars=True)
     first_names = _first_names(own)
@@ -49,9 +60,6 @@ def load_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             problems.append(f"{name}: differs from {first}, with which it is tied")
     if problems:
         raise ValueError(f"weights do not fit this model: {'; '.join(problems)}")
-    with torch.no_grad():
-        for name in first_names.values():
-            own[name].copy_(state[name])
 
 
 def _first_names(tensors: Mapping[str, Tensor]) -> dict[int, str]:
