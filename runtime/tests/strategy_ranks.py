@@ -61,6 +61,7 @@ class Case:
     family: str = "qwen2"
     critic: bool = False
     lora: bool = False
+    dtype: torch.dtype = torch.float32
     bound: PassBound = field(default_factory=lambda: PassBound(rows=3))
     then: TrainerSettings | None = None
 
@@ -130,7 +131,7 @@ def _learner(case: Case, strategy: Strategy, weights: Sequence[dict[str, torch.T
         load_weights(module, saved)
     # Epsilon: else a weight whose gradient is nearly 0 moves by the sign of a rounding error.
     parameters = replace(adamw(max_grad_norm=0.5), epsilon=1e-3)
-    optimized = [OptimizedModel(module, parameters, strategy, torch.float32) for module in modules]
+    optimized = [OptimizedModel(module, parameters, strategy, case.dtype) for module in modules]
     return Learner(
         optimized[0],
         OBJECTIVES["PPO" if case.critic else "corrected, with KL and teacher"],

@@ -47,6 +47,12 @@ TWO_RANKS = {
     "from ZeRO2 to tensor-parallel ranks": Case(trainers=ZERO2, then=TENSOR),
     "from tensor-parallel ranks to ZeRO3": Case(trainers=TENSOR, then=ZERO3, critic=True),
 }
+#: Each rank's gradient of a micro-batch is rounded before it is summed, and ZeRO rounds what is between layers too.
+IN_BFLOAT16 = {
+    "DDP in bfloat16": Case(trainers=DDP, dtype=torch.bfloat16),
+    "ZeRO3 in bfloat16, of a critic too": Case(trainers=ZERO3, critic=True, dtype=torch.bfloat16),
+    "tensor-parallel ranks in bfloat16": Case(trainers=TENSOR, dtype=torch.bfloat16),
+}
 _PAIRS = {"replicas": 4, "tensor_parallel": 2}
 FOUR_RANKS = {
     "DDP over pairs": Case(trainers=TrainerSettings(**_PAIRS)),
@@ -64,7 +70,7 @@ FOUR_RANKS = {
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Steps]]:
     """All cases of two ranks, which are started once."""
-    return run_ranks(2, TWO_RANKS, tmp_path_factory.mktemp("two"))
+    return run_ranks(2, TWO_RANKS | IN_BFLOAT16, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +88,17 @@ def expected() -> dict[tuple[str, bool, bool], Steps]:
 def test_two_ranks_take_the_steps_of_one_process(name: str, two_ranks: Any, expected: Any) -> None:
     case = TWO_RANKS[name]
     assert_same_steps(two_ranks[name], expected[case.family, case.critic, case.lora])
+
+
+@pytest.mark.parametrize("name", IN_BFLOAT16)
+def test_two_ranks_in_bfloat16_take_steps_near_those_of_one_process(name: str, two_ranks: Any) -> None:
+    wanted = one_process(IN_BFLOAT16[name]).metrics[0]
+    for steps in two_ranks[name]:
+        # Measured: 0.0004 of the losses, 0.0012 of the gradients' norms.
+        for key in ("loss", "kl", "entropy"):
+            assert steps.metrics[0][key] == pytest.approx(wanted[key], abs=2e-3), key
+        assert steps.metrics[0]["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=5e-3)
+        assert all(tensor.dtype == torch.float32 for tensor in steps.weights.values())
 
 
 @pytest.mark.full
