@@ -46,18 +46,22 @@ def run_sample(folder: Path, name: str, *, code: str = "", **changes: Any) -> tu
     return start, scores
 
 
-def learning_rate(value: float) -> dict[str, Any]:
-    return {"type": "GRPO", "optimizer": {"learningRate": value}}
-
-
-def test_learning_rate_0_leaves_every_score_where_it_was(tmp_path: Path) -> None:
-    evaluation = yaml.safe_load((SAMPLES / "addition.yaml").read_text())["spec"]["evaluation"]
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "addition.yaml",
+        pytest.param("addition-jsonl.yaml", marks=pytest.mark.full),
+        pytest.param("addition-lora.yaml", marks=pytest.mark.full),
+    ],
+)
+def test_learning_rate_0_leaves_every_score_where_it_was(tmp_path: Path, sample: str) -> None:
+    spec = list(yaml.safe_load_all((SAMPLES / sample).read_text()))[-1]["spec"]
     start, scores = run_sample(
         tmp_path,
-        "addition.yaml",
-        algorithm=learning_rate(0.0),
+        sample,
+        algorithm={**spec["algorithm"], "optimizer": {"learningRate": 0.0}},
         episodes=3,
-        evaluation={**evaluation, "everyEpisodes": 1},
+        evaluation={**spec["evaluation"], "everyEpisodes": 1},
     )
     # Draws are keyed by prompt and seed, so the same weights give the very same samples.
     assert scores == [start] * 3
