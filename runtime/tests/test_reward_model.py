@@ -129,6 +129,14 @@ def test_a_score_that_is_no_number_and_a_sample_too_long_are_said(tmp_path: Path
         RewardScorer(OneScore(), end_ids={END}, own_tokenizer=None, context=4).score([[2], [2]], [[3], [3]], ["", ""])
 
 
+def test_a_text_that_the_reward_models_tokenizer_cannot_read_is_said(tmp_path: Path) -> None:
+    digits = write_tokenizer(tmp_path, {"<eos>": 0, "1": 1}, eos_token="<eos>")
+    scorer = RewardScorer(OneScore(), end_ids={END}, own_tokenizer=digits, context=None)
+    assert scorer.score([[2]], [[3]], ["1"]) == [0.0]
+    with pytest.raises(RunFailure, match=r"models\.reward\.uri: of a prompt and its completion, the tokenizer cannot"):
+        scorer.score([[2]], [[3]], ["1+1"])
+
+
 class OneScore(PositionScores):
     def __init__(self) -> None:
         super().__init__()

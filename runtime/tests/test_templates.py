@@ -146,6 +146,23 @@ def test_a_template_that_refuses_messages_names_the_row(tmp_path: Path, template
         PromptSet(rows, encoder, LengthPolicy(64), "prompts")
 
 
+def test_a_text_that_a_tokenizer_cannot_read_names_its_row(tmp_path: Path) -> None:
+    """A vocabulary of digits, without a token for what is unknown."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.WordLevel({token: i for i, token in enumerate(["<eos>", *"0123456789"])}, unk_token="?"))
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    inner.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 0)])
+    encoder = TokenizerEncoder(PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>"))
+    assert encoder.ids(["12", ""], conversational=False) == [[2, 3], []]
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1"}\n\n{"prompt": "2"}\n{"prompt": "1 + 1"}\n{"prompt": "x"}\n')
+    rows = open_rows(PromptSource(uri=str(tmp_path / "a.jsonl")), "prompts")
+    with pytest.raises(RunFailure, match=r"a.jsonl, line 4: the tokenizer cannot read the text: .*WordLevel") as error:
+        PromptSet(rows, encoder, LengthPolicy(64), "prompts")
+    assert (error.value.reason, error.value.permanent) == ("PromptsInvalid", True)
+
+
 @lru_cache
 def policy() -> TransformersEngine:
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -15,7 +15,7 @@ from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.data.prompt_rows import PromptRow, PromptRows, PromptValue, said
 from rlhf_runtime.data.source_files import invalid
-from rlhf_runtime.data.templates import Encoder, TemplateError
+from rlhf_runtime.data.templates import Encoder, TemplateError, UnreadableText
 from rlhf_runtime.failures import RunFailure
 
 #: Held-out prompts have indices from here on, so that no draw of theirs is keyed like one of a training prompt.
@@ -121,7 +121,11 @@ class PromptSet:
         rows = iter(self._rows)
         while batch := list(islice(rows, _ENCODE_TOGETHER)):
             some = [row for row in batch if said(row.prompt) not in held_out] if held_out else batch
-            ids = self._encoder.ids([self._text(row) for row in some], conversational=self._rows.conversational)
+            texts = [self._text(row) for row in some]
+            try:
+                ids = self._encoder.ids(texts, conversational=self._rows.conversational)
+            except UnreadableText as error:
+                invalid(f"{some[error.index].where}: {error}", error)
             lengths = {row.row: len(each) for row, each in zip(some, ids, strict=True)}
             for row in batch:
                 length = lengths.get(row.row)

@@ -21,6 +21,15 @@ class TemplateError(ValueError):
     """A chat template does not take these messages; the message says why."""
 
 
+class UnreadableText(ValueError):
+    """A tokenizer does not take a text; `index` is the text's among those given."""
+
+    def __init__(self, index: int, error: Exception) -> None:
+        first = next(iter(str(error).splitlines()), "")
+        super().__init__(f"the tokenizer cannot read the text: {type(error).__name__}: {first}")
+        self.index = index
+
+
 class Encoder(Protocol):
     """What makes tokens of prompts."""
 
@@ -34,7 +43,7 @@ class Encoder(Protocol):
         ...
 
     def ids(self, texts: Sequence[str], *, conversational: bool) -> list[list[int]]:
-        """Token ids of each text; ``conversational``: it came from messages."""
+        """Token ids of each text; ``conversational``: it came from messages. Raises UnreadableText."""
         ...
 
 
@@ -45,7 +54,7 @@ class TokenizerEncoder:
         self._tokenizer = tokenizer
         self._template = chat_template
         self.bos_id: int | None = tokenizer.bos_token_id
-        example = tokenizer("a")["input_ids"]
+        example = _example(tokenizer)
         self._begins = self.bos_id is not None and example[:1] == [self.bos_id]
         self._appended = 0
         for token in reversed(example):
@@ -92,10 +101,38 @@ class TokenizerEncoder:
             # transformers fails on none; all rows of a batch may be held out.
             return []
         if conversational:
-            whole: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-            return whole
-        return [self._opened(ids[: len(ids) - self._appended]) for ids in self._tokenizer(list(texts))["input_ids"]]
+            return self._read(texts, add_special_tokens=False)
+        return [self._opened(ids[: len(ids) - self._appended]) for ids in self._read(texts)]
+
+    def _read(self, texts: Sequence[str], **options: bool) -> list[list[int]]:
+        try:
+            ids: list[list[int]] = self._tokenizer(list(texts), **options)["input_ids"]
+            return ids
+        except Exception as error:
+            # A vocabulary without a token for what is unknown says so by an exception of no kind of its own.
+            if len(texts) == 1:
+                raise UnreadableText(0, error) from error
+        for index, text in enumerate(texts):
+            try:
+                self._read([text], **options)
+            except UnreadableText as error:
+                error.index = index
+                raise
+        raise AssertionError("each text could be read alone, and all together not")
 
     def _opened(self, ids: list[int]) -> list[int]:
         twice = self._begins and ids[:2] == [self.bos_id, self.bos_id]
         return ids[1:] if twice else ids
+
+
+def _example(tokenizer: Any) -> list[int]:
+    """Ids of a short text that the tokenizer can read, with the special tokens that it puts around."""
+    special = set(tokenizer.all_special_tokens)
+    for text in ("a", *(token for token in tokenizer.get_vocab() if token not in special)):
+        try:
+            ids: list[int] = tokenizer(text)["input_ids"]
+        except Exception:
+            # Not in its vocabulary, which has nothing for what is unknown.
+            continue
+        return ids
+    return []

@@ -10,7 +10,7 @@ from rlhf_api.models import Model
 from torch import Tensor, nn
 
 from rlhf_runtime.data.prompt_rows import PromptValue
-from rlhf_runtime.data.templates import TokenizerEncoder
+from rlhf_runtime.data.templates import TokenizerEncoder, UnreadableText
 from rlhf_runtime.doctor.tokens import difference
 from rlhf_runtime.model_forwards import TOKENS_AT_ONCE, passes
 from rlhf_runtime.models.model_folder import model_folder
@@ -54,7 +54,10 @@ class RewardScorer:
         whole = [[*prompt, *completion] for prompt, completion in zip(prompt_ids, completion_ids, strict=True)]
         ended = [len(ids) > 0 and ids[-1] in self._end_ids for ids in completion_ids]
         if self._encoder is not None:
-            whole = [self._read(text, is_whole) for text, is_whole in zip(texts, ended, strict=True)]
+            try:
+                whole = [self._read(text, is_whole) for text, is_whole in zip(texts, ended, strict=True)]
+            except UnreadableText as error:
+                raise invalid(f"{_FIELD}.uri: of a prompt and its completion, {error}") from error
         self._check_lengths(whole)
         scores: dict[int, float] = {}
         for part in passes([len(ids) for ids in whole], TOKENS_AT_ONCE):
