@@ -11,6 +11,7 @@ from rlhf_api.run import RunConfig
 from rlhf_runtime.engines.engine import Sampling
 from rlhf_runtime.engines.tensor_parallel.engine import TensorParallelEngine
 from rlhf_runtime.engines.tensor_parallel.loading import start_engine
+from rlhf_runtime.engines.tensor_parallel.parts import Cut, part_of
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.models.policy_weights import model_weights
 from rlhf_runtime.rollout import Group
@@ -153,3 +154,28 @@ def test_all_ranks_stop_where_the_text_has_a_stop_string(engine: TensorParallelE
     ends = [next((end for end, token in enumerate(ids, 1) if 2 <= token < 12), len(ids)) for ids in free]
     assert tokens(engine.generate(REQUESTS, stopping)) == [ids[:end] for ids, end in zip(free, ends, strict=True)]
     assert sum(ends) < sum(map(len, free))
+
+
+FOUR, NINE = torch.arange(8.0).view(4, 2), torch.arange(9.0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "cut", "rank", "expected"),
+    [
+        (FOUR, "outputs", 1, [[4, 5], [6, 7]]),
+        (FOUR, "inputs", 1, [[1], [3], [5], [7]]),
+        (FOUR, None, 1, FOUR.tolist()),
+        (NINE, "tokens", 0, [0, 1, 2, 3, 4]),
+        (NINE, "tokens", 1, [5, 6, 7, 8, 0]),
+        (NINE[:2], "once", 0, [0, 1]),
+        (NINE[1:3], "once", 1, [0, 0]),
+    ],
+)
+def test_a_rank_s_part_of_a_tensor(whole: torch.Tensor, cut: Cut | None, rank: int, expected: list[Any]) -> None:
+    part = part_of(whole, cut, rank, 2)
+    assert part.tolist() == expected
+    assert part.is_contiguous()
+
+
+def test_a_piece_of_a_small_vocabulary_may_be_all_padding() -> None:
+    assert [part_of(NINE[:3], "tokens", rank, 4).tolist() for rank in range(4)] == [[0], [1], [2], [0]]
