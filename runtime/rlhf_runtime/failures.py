@@ -30,5 +30,11 @@ class RunFailure(Exception):
         return Failure(reason=self.reason, message=self.message, permanent=self.permanent, tail=self.tail or tail)
 
 
+def first_words(error: BaseException) -> str:
+    """The first line of what somebody else's exception says, and the next where the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
 def _rebuild(reason: str, message: str, permanent: bool, tail: str) -> RunFailure:
     return RunFailure(reason, message, permanent=permanent, tail=tail)

@@ -169,6 +169,23 @@ def code_of_its_own(spec: dict[str, Any], root: Path) -> None:
     edit_json(root / "teacher" / "config.json", model_type="nope", auto_map={"AutoConfig": "a.B"})
 
 
+def cut_weights(spec: dict[str, Any], root: Path) -> None:
+    weights = root / "teacher" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def unreadable_ends(spec: dict[str, Any], root: Path) -> None:
+    (root / "policy" / "generation_config.json").write_text("[1]")
+
+
+def ends_that_are_no_tokens(spec: dict[str, Any], root: Path) -> None:
+    edit_json(root / "policy" / "generation_config.json", eos_token_id=[1, "<end>"])
+
+
+def heads_that_are_text(spec: dict[str, Any], root: Path) -> None:
+    edit_json(root / "policy" / "config.json", num_attention_heads="two")
+
+
 def broken_header(spec: dict[str, Any], root: Path) -> None:
     (root / "teacher" / "model.safetensors").write_bytes(struct.pack("<Q", 3) + b"{a}" + b"0" * 9)
 
@@ -218,6 +235,15 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
         pytest.param(code_of_its_own, "ModelInvalid",
                      ["models.teacher.uri: ", "own code is not run; a factory may build such a model"],
                      id="a model that brings its own code"),
+        pytest.param(cut_weights, "ModelInvalid", ["models.teacher.uri: ", " bytes, expected ", "it is cut off"],
+                     id="weights that are cut off"),
+        pytest.param(unreadable_ends, "ModelInvalid",
+                     ["models.actor.uri: cannot read", "generation_config.json, expected a JSON object"],
+                     id="a generation_config.json that is a list"),
+        pytest.param(ends_that_are_no_tokens, "ModelInvalid",
+                     ["eos_token_id in", "is [1, '<end>'], expected token ids"], id="an end that is text"),
+        pytest.param(heads_that_are_text, "ModelInvalid",
+                     ["models.actor.uri: ", "for field 'num_attention_heads': ", "two"], id="heads that are text"),
         pytest.param(broken_header, "ModelInvalid", ["models.teacher.uri: ", "its header is not that of a safetensors"],
                      id="a header that is no JSON"),
     ],

@@ -144,10 +144,7 @@ def _end_notes(folder: ModelFolder, tokenizer: Any) -> list[str]:
     notes = []
     if tokenizer.pad_token_id is None:
         notes.append(f"models.actor: the tokenizer has no pad token: batches are filled with the end token, id {end}")
-    path = folder.path / "generation_config.json"
-    named = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
-    ends = [named] if isinstance(named, int) else named or []
-    others = [number for number in ends if number != end]
+    others = [number for number in _ends_of_model(folder) if number != end]
     if others:
         said = ", ".join(f"{number} ({tokenizer.convert_ids_to_tokens(number)!r})" for number in others)
         notes.append(
@@ -155,3 +152,19 @@ def _end_notes(folder: ModelFolder, tokenizer: Any) -> list[str]:
             f"not at {end} ({tokenizer.eos_token!r}) only"
         )
     return notes
+
+
+def _ends_of_model(folder: ModelFolder) -> list[int]:
+    """Token ids by which generation_config.json ends a text. Raises RunFailure ModelInvalid."""
+    path = folder.path / "generation_config.json"
+    if not path.is_file():
+        return []
+    try:
+        named = json.loads(path.read_bytes()).get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as error:
+        raise invalid(f"models.actor.uri: cannot read {path}, expected a JSON object: {error}") from error
+    ends = named if isinstance(named, list) else [] if named is None else [named]
+    wrong = [number for number in ends if type(number) is not int or number < 0]
+    if wrong:
+        raise invalid(f"models.actor.uri: eos_token_id in {path} is {named!r}, expected token ids")
+    return ends

@@ -12,7 +12,7 @@ def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
     """Shape of every stored tensor by name; None where that is not to be had: weights that are pickled, or that lie
     elsewhere and have not been fetched.
 
-    Raises ValueError naming the file whose header cannot be read.
+    Raises ValueError naming the file whose header cannot be read, or whose tensors are not all there.
     """
     if (folder / SINGLE).is_file():
         shards = [folder / SINGLE]
@@ -34,6 +34,12 @@ def _shapes(shard: Path) -> dict[str, tuple[int, ...]]:
         (length,) = struct.unpack("<Q", file.read(8))
         try:
             header = json.loads(file.read(length))
-            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+            shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
+            end = 8 + length + max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ValueError(f"{shard}: its header is not that of a safetensors file: {error}") from error
+    size = shard.stat().st_size
+    if size < end:
+        raise ValueError(f"{shard} has {size} bytes, expected {end} by its header: it is cut off")
+    return shapes

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.failures import RunFailure, first_words
 from rlhf_runtime.models.padding import check_padding, check_policy
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.pretrained import invalid
@@ -40,7 +40,8 @@ def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | 
         function = getattr(importlib.import_module(module_name), function_name)
         module = function(str(path), dtype, role)
     except (Exception, SystemExit) as error:
-        raise invalid(f"{field}: {factory}: {type(error).__name__}: {error}", tail=traceback.format_exc()) from error
+        message = f"{field}: {factory}: {type(error).__name__}: {first_words(error)}"
+        raise invalid(message, tail=traceback.format_exc()) from error
     if not isinstance(module, nn.Module):
         raise invalid(f"{field}: {factory} returned a {type(module).__name__}, expected a torch.nn.Module")
     if next(module.parameters(), None) is None:
@@ -56,7 +57,7 @@ def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | 
     except RunFailure:
         raise
     except Exception as error:
-        message = f"{field}: {factory}: its forward raised {type(error).__name__}: {error}"
+        message = f"{field}: {factory}: its forward raised {type(error).__name__}: {first_words(error)}"
         raise invalid(message, tail=traceback.format_exc()) from error
     if saved is not None:
         _load_saved(module, saved, wanted, field)

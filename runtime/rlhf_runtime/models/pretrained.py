@@ -10,7 +10,7 @@ from rlhf_api.conditions import MODEL_INVALID
 from torch import nn
 from transformers import AutoConfig
 
-from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.failures import RunFailure, first_words
 
 #: Nothing from a network, and no code out of a folder: asked whether to, transformers would wait for a keyboard.
 FROM_FILES = {"local_files_only": True, "trust_remote_code": False}
@@ -80,7 +80,7 @@ def invalid(message: str, tail: str = "") -> RunFailure:
 
 def refusal(folder: Path, error: Exception) -> str:
     """What transformers says of a folder in one line, with the way out where the folder brings code of its own."""
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    first = first_words(error)
     try:
         own_code = "auto_map" in json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -5,7 +5,7 @@ from typing import Any
 
 from rlhf_api.conditions import MODEL_INVALID
 
-from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.failures import RunFailure, first_words
 from rlhf_runtime.models.model_folder import ModelFolder
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -26,8 +26,8 @@ def read_tokenizer(uri: str, model: ModelFolder, field: str) -> Any:
         return AutoTokenizer.from_pretrained(str(model.path), local_files_only=True, trust_remote_code=False)
     except Exception as error:
         # transformers says that there is no tokenizer, or a broken one, by many kinds of exception.
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise _invalid(f"{field}.uri: {uri}: no tokenizer can be loaded from {model.path}: {first}") from error
+        said = first_words(error)
+        raise _invalid(f"{field}.uri: {uri}: no tokenizer can be loaded from {model.path}: {said}") from error
 
 
 def load_tokenizer(uri: str, model: ModelFolder) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_api.conditions import STRATEGY_INVALID
 
-from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.failures import RunFailure, first_words
 
 #: All that a `strategy.Strategy` has.
 PARTS = (
@@ -37,7 +37,8 @@ def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
     try:
         made = getattr(importlib.import_module(module), name)(rank, ranks)
     except (Exception, SystemExit) as error:
-        raise _invalid(f"{factory}: {type(error).__name__}: {error}", tail=traceback.format_exc()) from error
+        message = f"{factory}: {type(error).__name__}: {first_words(error)}"
+        raise _invalid(message, tail=traceback.format_exc()) from error
     missing = [part for part in PARTS if not hasattr(made, part)]
     if missing:
         raise _invalid(f"{factory} returned a {type(made).__name__} without {', '.join(missing)}")
