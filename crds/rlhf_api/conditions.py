@@ -62,7 +62,7 @@ REWARD_ENDPOINT_INVALID: Final = (
     "RewardEndpointInvalid"  # it refuses, or answers what is no list of rewards; permanent if it never was right
 )
 REWARD_ENDPOINT_FAILED: Final = "RewardEndpointFailed"  # no connection, no answer in time, 429 or 5xx, each try again
-REWARD_INVALID: Final = "RewardInvalid"  # permanent: no reward applies to a completion, or their sum is not finite
+REWARD_INVALID: Final = "RewardInvalid"  # permanent: no reward applies to a completion, or no finite sum
 STORAGE_READ_ONLY: Final = "StorageReadOnly"  # permanent
 STORAGE_FAILED: Final = "StorageFailed"  # it cannot be written or read for another reason: full, input/output error
 STORAGE_NOT_SHARED: Final = "StorageNotShared"  # permanent: a pod does not see what another wrote

@@ -52,6 +52,10 @@ def completed(
         case "PPO":
             if views.values is None:
                 raise ValueError("PPO needs the critic's values, found none")
+            for array in views.values:
+                # Here, for what is computed from them would be blamed.
+                if not np.isfinite(array).all():
+                    raise ValueError(f"the critic's values: found {array}, expected finite numbers")
             values: list[Float32Array] | None
             returns: list[Float32Array] | None
             values = [array[:-1].copy() for array in views.values]

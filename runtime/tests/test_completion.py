@@ -111,6 +111,8 @@ def test_grpos_advantages_are_one_a_sample_and_the_kl_in_the_reward_is_the_sampl
 def test_what_the_algorithm_needs_and_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match="needs the critic's values"):
         completed([rollout(SAMPLED)], [1.0], ModelViews(), algorithm("PPO"))
+    with pytest.raises(ValueError, match=r"the critic's values: found \[0\.5 nan\], expected finite numbers"):
+        completed([rollout([-1.0])], [1.0], ModelViews(values=[f32(0.5, float("nan"))]), algorithm("PPO"))
     with pytest.raises(ValueError, match="needs the reference's log-probs"):
         completed([rollout(SAMPLED)], [1.0], ModelViews(), algorithm("GRPO", kl=REWARD_K1))
 

@@ -401,6 +401,7 @@ def test_an_import_that_takes_too_long_is_ended() -> None:
     [
         pytest.param(1e6, 1.0, "1e+06 * 1e+308 (user_rewards:huge) + 1 * 1e+308 (again) is inf", id="a product"),
         pytest.param(1.0, 1.0, "1 * 1e+308 (user_rewards:huge) + 1 * 1e+308 (again) is inf", id="a sum"),
+        pytest.param(-1e-270, 0.0, "-1e-270 * 1e+308 (user_rewards:huge) + 0 * 1e+308 (again) is -1e+38", id="large"),
         pytest.param(1e6, -1e6, "1e+06 * 1e+308 (user_rewards:huge) + -1e+06 * 1e+308 (again) is nan", id="no number"),
     ],
 )
@@ -409,4 +410,4 @@ def test_a_sum_beyond_floats_is_invalid_and_its_terms_are_named(first: float, se
     with RewardRunner(rewards) as runner, pytest.raises(RunFailure) as error:
         runner.score(["p"], ["a"], {})
     assert (error.value.reason, error.value.permanent) == ("RewardInvalid", True)
-    assert error.value.message == f"rewards: {found} for a completion of the prompt 'p'; expected a finite number"
+    assert error.value.message == f"rewards: {found} for a completion of the prompt 'p'; expected a number up to 1e+30"

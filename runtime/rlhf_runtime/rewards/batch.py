@@ -1,6 +1,5 @@
 """What rewards are asked about, what they give, and how the parts become one number: pure."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,9 @@ from rlhf_api.conditions import REWARD_INVALID
 from rlhf_runtime.data.prompt_rows import PromptValue
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.rewards.answers import shortened
+
+#: Largest reward, either way: advantages and losses are fp32, which a little above has no room for.
+LARGEST = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def summed(batch: Batch, each: dict[str, list[float | None]], weights: Sequence[
     """The weighted sums, each over the rewards that apply to the completion.
 
     ``each`` and ``weights`` are in the same order; ``field`` is where the spec has them. Raises RunFailure
-    RewardInvalid (permanent) for a completion that no reward applies to, and for a sum that is not finite.
+    RewardInvalid (permanent) for a completion that no reward applies to, and for a sum that is not finite or too large.
     """
     totals = []
     for index, values in enumerate(zip(*each.values(), strict=True)):
@@ -93,10 +95,11 @@ def summed(batch: Batch, each: dict[str, list[float | None]], weights: Sequence[
             )
         # Not fsum, which raises where a sum overflows on its way.
         total = sum(weight * value for _, weight, value in applying)
-        if not math.isfinite(total):
+        if not abs(total) <= LARGEST:
             terms = " + ".join(f"{weight:g} * {value:g} ({title})" for title, weight, value in applying)
             raise _invalid(
-                f"{field}: {terms} is {total} for a completion of {batch.place(index)}; expected a finite number"
+                f"{field}: {terms} is {total} for a completion of {batch.place(index)}; expected a number up to "
+                f"{LARGEST:g}"
             )
         totals.append(total)
     return RewardScores(totals, each)
