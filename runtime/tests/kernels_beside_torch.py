@@ -6,7 +6,8 @@ Run as a program: Triton must be told to interpret (TRITON_INTERPRET=1) before a
 import itertools
 
 import torch
-from rlhf_runtime.maths import logprobs_triton
+from rlhf_runtime.maths import logprobs_triton, truncation_triton
+from rlhf_runtime.maths.truncation import Truncation, _sorted_cutoffs
 from torch import Tensor
 
 INFINITY = float("inf")
@@ -41,11 +42,32 @@ def plain(
     return logprobs.detach().float(), entropy.detach().float(), leaf.grad.to(logits.dtype)
 
 
+def compare_cutoffs(device: str) -> None:
+    """Of the kernel and of torch's sort: with ties, -inf and both signs, in blocks that end within the row."""
+    truncation_triton.BLOCK = 8
+    for dtype, (top_p, top_k) in itertools.product(
+        (torch.float32, torch.bfloat16), ((0.7, None), (1.0, 4), (0.8, 6), (0.001, None))
+    ):
+        logits = torch.randn(2, 5, 11, device=device).to(dtype)[:, :-1]
+        logits[0, 0] = 4 * logits[0, 0].abs() + 1
+        logits[0, 1] = -logits[0, 1].abs() - 1
+        logits[0, 2, :6] = -INFINITY
+        logits[0, 3, 3:] = logits[0, 3, 2]
+        logits[1, 1, 5], logits[1, 2, 5], logits[1, 3, 5] = float("nan"), -float("nan"), INFINITY
+        found = truncation_triton.cutoffs(logits, 0.8, top_p, top_k)
+        expected = _sorted_cutoffs(logits.float(), 0.8, Truncation(top_p=top_p, top_k=top_k))
+        numbers = logits.isfinite().any(-1) & (logits < INFINITY).all(-1)
+        assert numbers.sum() == 5
+        assert torch.equal(found[numbers], expected[numbers]), (dtype, top_p, top_k)
+        # What is no number is not removed, and so seen.
+        assert not (logits[1, 1:, 5] < found[1, 1:]).any()
+
+
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    for block, dtype, (with_logprobs, with_entropy), truncated in itertools.product(
-        (8, 16), (torch.float32, torch.bfloat16), ((True, False), (False, True), (True, True)), (False, True)
+    for (block, truncated), dtype, (with_logprobs, with_entropy) in itertools.product(
+        ((8, True), (16, False)), (torch.float32, torch.bfloat16), ((True, False), (False, True), (True, True))
     ):
         logprobs_triton.BLOCK = block
         # Without their last position, as a model's logits are used: rows lie apart.
@@ -70,6 +92,7 @@ def main() -> None:
         gradient = passes(logits, tokens, grads, cutoffs)[2]
         assert (gradient[0, 1] == 0).all()
         assert gradient.isfinite().all()
+    compare_cutoffs(device)
     print(f"kernels: as torch on {device}")
 
 

@@ -236,13 +236,13 @@ def test_cutoffs_are_found_in_chunks_of_bounded_size(monkeypatch: pytest.MonkeyP
     torch.manual_seed(0)
     logits, seen = torch.randn(4, 7, 10), []
     whole = cutoffs(logits, 1.0, Truncation(top_p=0.6))
-    inner = module._cutoffs
+    inner = module._sorted_cutoffs
 
     def recording(part: Tensor, *others: Any) -> Tensor:
         seen.append(part.numel())
         return inner(part, *others)
 
-    monkeypatch.setattr(module, "_cutoffs", recording)
+    monkeypatch.setattr(module, "_sorted_cutoffs", recording)
     for limit in (1, 30, 140):
         seen.clear()
         monkeypatch.setattr(module, "CPU_ELEMENTS", limit)

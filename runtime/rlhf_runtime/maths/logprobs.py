@@ -5,10 +5,6 @@ training step with a large vocabulary. Here fp32 exists for a few rows at a time
 backward pass are the logits, which the model keeps anyway, and a number or two per token.
 """
 
-import os
-import shutil
-from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlhf_runtime.maths import logprobs_chunked
+from rlhf_runtime.maths import logprobs_chunked, triton_kernels
 from rlhf_runtime.maths.truncation import Truncation, cutoffs
 
 
@@ -93,11 +89,9 @@ class _TokenStatistics(torch.autograd.Function):
         return grad_btv, None, None, None, None
 
 
-@cache
 def _passes(device: str) -> ModuleType:
-    """What computes: kernels of our own on a GPU, where Triton finds the C compiler that it needs, else torch."""
-    compilers = (os.environ.get("CC", "cc"), "gcc", "clang")
-    if device == "cuda" and find_spec("triton") is not None and any(map(shutil.which, compilers)):
+    """What computes: kernels of our own on a GPU, or else torch."""
+    if triton_kernels.available(device):
         from rlhf_runtime.maths import logprobs_triton
 
         return logprobs_triton

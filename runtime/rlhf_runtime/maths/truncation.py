@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlhf_runtime.maths import triton_kernels
 from rlhf_runtime.maths.logprobs_chunked import chunks
 
 CPU_ELEMENTS, GPU_ELEMENTS = 1 << 16, 1 << 23
-"""Logits looked at together; each takes some 17 bytes meanwhile."""
+"""Logits sorted together; each takes some 40 bytes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +39,17 @@ class Truncation:
 
 @torch.no_grad()
 def cutoffs(logits_btv: Tensor, temperature: float, truncation: Truncation) -> Tensor:
-    """The smallest logit that is kept at each position, [b, t] fp32; NaN, which removes nothing, where one is NaN.
+    """The smallest logit that is kept at each position, [b, t] fp32; one that removes no NaN.
 
     A number a position instead of a bool a token: no copy of the logits is made, and none is kept for a backward pass.
     """
+    if triton_kernels.available(logits_btv.device.type):
+        from rlhf_runtime.maths import truncation_triton
+
+        return truncation_triton.cutoffs(logits_btv, temperature, truncation.top_p, truncation.top_k)
     cutoffs_bt = torch.empty(logits_btv.shape[:2], dtype=torch.float32, device=logits_btv.device)
     for part in chunks(logits_btv, GPU_ELEMENTS if logits_btv.is_cuda else CPU_ELEMENTS):
-        cutoffs_bt[part] = _cutoffs(logits_btv[part], temperature, truncation)
+        cutoffs_bt[part] = _sorted_cutoffs(logits_btv[part].float(), temperature, truncation)
     return cutoffs_bt
 
 
@@ -55,43 +60,18 @@ def without(logits_rv: Tensor, temperature: float, truncation: Truncation) -> Te
     return logits_rv.masked_fill(logits_rv.float() < cutoffs_r.unsqueeze(-1), -torch.inf)
 
 
-def _cutoffs(logits: Tensor, temperature: float, truncation: Truncation) -> Tensor:
-    """[..] fp32 of [.., v]."""
-    # Half the bits are half the work below.
-    exact = logits if logits.dtype in (torch.bfloat16, torch.float16) else logits.float()
-    scaled = exact.float() / temperature
-    cutoff = torch.full(logits.shape[:-1], -torch.inf, device=logits.device)
-    if truncation.top_k is not None and truncation.top_k < logits.shape[-1]:
-        cutoff = exact.topk(truncation.top_k, sorted=False).values.amin(-1).float()
-        scaled = scaled.masked_fill(exact.float() < cutoff.unsqueeze(-1), -torch.inf)
+def _sorted_cutoffs(logits: Tensor, temperature: float, truncation: Truncation) -> Tensor:
+    """[..] of [.., v], both fp32."""
+    ascending = logits.sort(-1).values
+    vocabulary = logits.shape[-1]
+    first = 0 if truncation.top_k is None else max(0, vocabulary - truncation.top_k)
+    cutoff = ascending[..., first]
     if truncation.top_p < 1:
-        probs = scaled.softmax(-1)
-        cutoff = torch.maximum(cutoff, _first_beyond(exact, probs, 1 - truncation.top_p))
-        # One NaN makes all of a row's probabilities NaN.
-        cutoff = torch.where(probs[..., 0].isnan(), torch.nan, cutoff)
+        # Ties with the last of the k have their part of the mass too.
+        scaled = ascending.masked_fill(ascending < cutoff.unsqueeze(-1), -torch.inf) / temperature
+        # What is below is summed and not what is above: small numbers, which round less.
+        below = scaled.softmax(-1).cumsum(-1) <= 1 - truncation.top_p
+        # Where the logits are no numbers nothing is below, and the cutoff is the smallest.
+        crossing = below.sum(-1, keepdim=True).clamp(max=vocabulary - 1)
+        cutoff = torch.maximum(cutoff, ascending.gather(-1, crossing).squeeze(-1))
     return cutoff
-
-
-def _first_beyond(logits: Tensor, probs: Tensor, mass: float) -> Tensor:
-    """The smallest logit such that it and what is below it have more than `mass`, [..] fp32 of [.., v].
-
-    What is below is summed, and not what is above: small numbers, so that both sides of a job round alike at a p near
-    1. Found by halving the range of the floating-point numbers themselves, as many looks as they have bits: that is
-    exact, and needs neither a sort's indices nor, on a GPU, a word from the host.
-    """
-    keys = _ordered(logits)
-    low, high = keys.amin(-1, keepdim=True).long(), keys.amax(-1, keepdim=True).long()
-    for _ in range(torch.iinfo(keys.dtype).bits):
-        middle = (low + high) >> 1
-        beyond = torch.where(keys > middle.to(keys.dtype), 0.0, probs).sum(-1, keepdim=True) > mass
-        low, high = torch.where(beyond, low, middle + 1), torch.where(beyond, middle, high)
-    return _ordered(high.to(keys.dtype)).view(logits.dtype).squeeze(-1).float()
-
-
-def _ordered(values: Tensor) -> Tensor:
-    """Integers in the order of the floating-point numbers; the integers again as the numbers' bits."""
-    kind = torch.int16 if values.element_size() == 2 else torch.int32
-    bits = values.view(kind)
-    limits = torch.iinfo(kind)
-    # Negative numbers are kept as sign and size: the larger the size, the smaller they are.
-    return bits ^ ((bits >> (limits.bits - 1)) & limits.max)
