@@ -84,7 +84,8 @@ class Run:
             probe = await stored(directory.write_probe)
             started = await connecting
             # On one machine all actors share its processors; in a cluster each has those of its pod.
-            share = available_processors() // (self._config.makers.replicas + self._config.trainers.replicas)
+            makers = self._config.makers.replicas * self._config.makers.tensor_parallel
+            share = available_processors() // (makers + self._config.trainers.replicas)
             threads = max(1, share) if started else None
             workers = ray_workers.RayWorkers(self._config, probe, threads, checked.training.columns)
             try:
