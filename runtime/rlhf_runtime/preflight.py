@@ -71,6 +71,7 @@ def check_files(config: RunConfig) -> Preflight:
     rows = open_rows(config.prompts, "prompts")
     held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
     _check_rewards(config, rows.columns, None if held_out_rows is None else held_out_rows.columns)
+    _check_json(config, rows, held_out_rows)
     # Imported here, as it takes seconds: what can be told without torch has been told before.
     from rlhf_runtime.doctor.models import Lengths, check_models
 
@@ -101,6 +102,23 @@ def _check_rewards(config: RunConfig, columns: tuple[str, ...], held_out: tuple[
     if own is not None and held_out is not None:
         with RewardRunner(own, field="evaluation.rewards") as rewards:
             rewards.check_importable(held_out)
+
+
+def _check_json(config: RunConfig, rows: PromptRows, held_out: PromptRows | None) -> None:
+    """Endpoints can be sent the columns of every prompt that they will be asked about."""
+    asked = [("rewards", config.rewards, rows)]
+    if config.evaluation is not None and held_out is not None:
+        own = config.evaluation.rewards
+        asked.append(("rewards", config.rewards, held_out) if own is None else ("evaluation.rewards", own, held_out))
+    for field, rewards, some in asked:
+        for index, reward in enumerate(rewards):
+            if reward.http is not None and some.beyond_json is not None:
+                raise RunFailure(
+                    PROMPTS_INVALID,
+                    f"{some.beyond_json}, expected a number that JSON has, as {field}[{index}] ({reward.subject}) gets "
+                    "the columns; null is one",
+                    permanent=True,
+                )
 
 
 def _check_endpoints(config: RunConfig, found: Preflight) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import struct
@@ -302,6 +303,26 @@ def test_an_endpoint_is_asked_by_the_driver_and_not_where_files_are_checked(
     with pytest.raises(RunFailure, match=r"rewards\[1\] \(http://127.0.0.1:9/score\): no connection") as error:
         preflight(config(job), RunDirectory(tmp_path / "run"))
     assert (error.value.reason, error.value.permanent) == ("RewardEndpointFailed", False)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_number_that_json_has_not_is_for_functions_and_not_for_endpoints(
+    own: bool, job: dict[str, Any], tmp_path: Path
+) -> None:
+    with (tmp_path / "held_out.jsonl").open("a") as file:
+        file.write('{"prompt": "8+8=", "answer": "16", "level": {"low": 1, "high": -Infinity}}\n')
+    assert check_files(config(job)).held_out[2].columns["level"]["high"] == -math.inf
+    endpoint = {"http": {"url": "http://127.0.0.1:9/score"}}
+    if own:
+        job["evaluation"]["rewards"] = [endpoint]
+    else:
+        job["rewards"].append(endpoint)
+    with pytest.raises(RunFailure) as error:
+        check_files(config(job))
+    assert (error.value.reason, error.value.permanent) == ("PromptsInvalid", True)
+    place = "evaluation.rewards[0]" if own else "rewards[1]"
+    found = f"{tmp_path}/held_out.jsonl, line 3: column 'level' has -Infinity, expected a number that JSON has, as "
+    assert error.value.message.startswith(found + place)
 
 
 def test_without_a_pad_token_the_end_fills_batches(job: dict[str, Any], tmp_path: Path) -> None:

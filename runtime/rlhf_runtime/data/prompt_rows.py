@@ -41,6 +41,7 @@ class PromptRows:
 
     columns         names of the columns that any of the rows has, sorted: what reward functions get
     conversational  whether prompts are lists of messages; else all are text
+    beyond_json     where the first NaN or Infinity is, which Python reads and JSON does not have; None: nowhere
 
     Raises RunFailure PromptsInvalid for the first row that is not as it must be, saying file, line, key, found and
     expected. One at a time may iterate or read.
@@ -51,12 +52,18 @@ class PromptRows:
         self._key = key
         self._offsets = array("q")
         self._firsts: list[int] = []
+        self.beyond_json: str | None = None
+        self._constants: list[str] = []
+        self._json = json.JSONDecoder(parse_constant=self._constant)
         names: set[str] = set()
         kinds: set[bool] = set()
         for offset, row in self._scan(files):
             self._offsets.append(offset)
             names.update(row.columns)
             kinds.add(isinstance(row.prompt, list))
+            if self._constants and self.beyond_json is None:
+                column = next((name for name, value in row.columns.items() if not _is_json(value)), self._key)
+                self.beyond_json = f"{row.where}: column {column!r} has {self._constants[0]}"
             if len(kinds) > 1:
                 found, before = ("messages", "text") if isinstance(row.prompt, list) else ("text", "messages")
                 invalid(f"{row.where}: key {key!r}: found {found}, expected {before} as in the rows before")
@@ -75,7 +82,7 @@ class PromptRows:
         with file.open() as content:
             content.seek(offset)
             line = content.readline(MAX_LINE)
-        return _parsed(line.removeprefix(codecs.BOM_UTF8), row, self._key, f"{file.name}, byte {offset}")
+        return self._parsed(line.removeprefix(codecs.BOM_UTF8), row, f"{file.name}, byte {offset}")
 
     def _scan(self, files: list[LineFile]) -> Iterator[tuple[int, PromptRow]]:
         """Every row with the place of its line; the first time, where each file begins is noted."""
@@ -85,8 +92,16 @@ class PromptRows:
                 self._firsts.append(row)
             with file.open() as content:
                 for offset, number, line in _lines(content, file):
-                    yield offset, _parsed(line, row, self._key, f"{file.name}, {file.place(number)}")
+                    yield offset, self._parsed(line, row, f"{file.name}, {file.place(number)}")
                     row += 1
+
+    def _parsed(self, line: bytes, row: int, where: str) -> PromptRow:
+        self._constants.clear()
+        return _parsed(line, row, self._key, where, self._json)
+
+    def _constant(self, text: str) -> float:
+        self._constants.append(text)
+        return float(text)
 
 
 def open_rows(source: PromptSource, field: str) -> PromptRows:
@@ -139,9 +154,9 @@ def _lines(content: BinaryIO, file: LineFile) -> Iterator[tuple[int, int, bytes]
             yield start, number, line
 
 
-def _parsed(line: bytes, row: int, key: str, where: str) -> PromptRow:
+def _parsed(line: bytes, row: int, key: str, where: str, decoder: json.JSONDecoder) -> PromptRow:
     try:
-        value = json.loads(line.decode())
+        value = decoder.decode(line.decode())
     except UnicodeDecodeError as error:
         found = f"byte 0x{line[error.start]:02x} at position {error.start}"
         invalid(f"{where}: found {found}, expected UTF-8 text", error)
@@ -163,6 +178,14 @@ def _parsed(line: bytes, row: int, key: str, where: str) -> PromptRow:
         invalid(f"{where}: key {key!r}: found {_kind(prompt)}, expected a string or an array of messages")
     _check_text(prompt, where)
     return PromptRow(row=row, prompt=prompt, columns=value, where=where)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _message(value: Any, where: str) -> dict[str, Any]:
