@@ -197,7 +197,14 @@ def first_step(rollouts: list[Rollout], truncation: Truncation | None) -> dict[s
     ones = [Experience(rollout=r, reward=1.0, advantages=np.ones(len(r.logprobs), np.float32)) for r in rollouts]
     optimizer = AdamWParameters(schedule=Schedule(peak=1e-3))
     actor = OptimizedModel(make_model(), optimizer, SingleProcess(), torch.float32)
-    return Learner(actor, replace(OBJECTIVE, truncation=truncation)).step([collate(ones, 0)])
+    learner, batch = Learner(actor, replace(OBJECTIVE, truncation=truncation)), collate(ones, 0)
+    # Old log-probs, where they are recomputed, and the probe of makers are these.
+    recomputed = replace(batch, old_logprobs=learner.logprobs(batch))
+    found = learner.step([batch])
+    again = replace(OBJECTIVE, truncation=truncation, old="Recomputed")
+    actor = OptimizedModel(make_model(), optimizer, SingleProcess(), torch.float32)
+    assert Learner(actor, again).step([recomputed])["ratio"] == pytest.approx(1, abs=1e-6)
+    return found
 
 
 @pytest.mark.parametrize("truncation", [Truncation(top_p=0.9), Truncation(top_k=5), Truncation(top_p=0.8, top_k=6)])
