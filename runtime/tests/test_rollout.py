@@ -5,7 +5,9 @@ import sys
 
 import numpy as np
 import pytest
-from rlhf_runtime.rollout import Experience, Group, Rollout, collate
+import torch
+from rlhf_runtime.maths.kl import token_rewards
+from rlhf_runtime.rollout import Experience, Group, Rollout, collate, rows_of
 
 
 def rollout(**changes: object) -> Rollout:
@@ -88,6 +90,28 @@ def test_collate_aligns_the_boundary_of_prompt_and_completion() -> None:
     assert batch.advantages.tolist() == [[0.5, 0.5, 0.5], [-0.5, 0.0, 0.0]]
     assert batch.versions.tolist()[1] == [2, 0, 0]
     assert batch.returns is None
+
+
+def test_where_pad_is_the_end_token_lengths_say_what_is_trained_and_where_the_score_stands() -> None:
+    """Case R10: end and pad are 0, which is in the prompt too."""
+    completions = {(7, 0): 1, (0,): 0, (5, 6, 7, 8): 3, (7, 9, 0): 2}
+    made = [
+        rollout(
+            prompt_ids=np.array([3, 0, 4][: 1 + i], np.int32),
+            completion_ids=np.array(ids, np.int32),
+            logprobs=np.full(len(ids), -1, np.float32),
+            versions=np.zeros(len(ids), np.int32),
+            truncated=ids[-1] != 0,
+        )
+        for i, ids in enumerate(completions)
+    ]
+    rows = rows_of(made, pad_id=0)
+    assert rows.mask.int().tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]]
+    assert rows.input_ids.tolist()[1:3] == [[0, 3, 0, 0, 0, 0, 0], [3, 0, 4, 5, 6, 7, 8]]
+    assert rows.attention_mask.tolist()[1:3] == [[0, 1, 1, 1, 0, 0, 0], [1] * 7]
+    scores = token_rewards(torch.full((4,), 2.5), torch.zeros(4, 4), None, rows.mask, estimator="K1", coefficient=0.0)
+    assert scores.argmax(-1).tolist() == list(completions.values())
+    assert [one.truncated for one in made] == [False, False, True, False]
 
 
 def test_nothing_to_collate_is_refused() -> None:

@@ -120,6 +120,28 @@ def test_a_publisher_that_dies_half_way_leaves_the_old_version_and_the_lease_fre
     assert len(manifest.buckets) > 2
 
 
+@pytest.mark.parametrize("staged", range(4))
+def test_versions_count_updates_and_not_their_parts_and_a_part_that_fails_leaves_the_last_whole(staged: int) -> None:
+    """Case R4: three updates of four parts each; the next one fails before its first part, second, ..."""
+    pair = Pair(bucket_bytes=1)
+    for version in range(3):
+        pair.train()
+        pair.sync(Order(1, 0, version))
+        assert pair.version == version
+    whole = {name: tensor.clone() for name, tensor in model_weights(pair.live).items()}
+    pair.train()
+    broken = Order(1, 0, 3)
+    assert len(pair.prepare(broken).buckets) == 4
+    for index in range(staged):
+        pair.receiver.stage(broken, index, *pair.publisher.shard(broken, index))
+    digest, content = pair.publisher.shard(broken, staged)
+    with pytest.raises(SyncRefused):
+        pair.receiver.stage(broken, staged, digest, content[:-1])
+    assert not pair.receiver.apply_pending()
+    assert pair.version == 2
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in model_weights(pair.live).items())
+
+
 def test_an_accepted_version_does_not_expire_before_it_is_applied() -> None:
     now = [0.0]
     pair = Pair(clock=lambda: now[0])
