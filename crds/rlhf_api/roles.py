@@ -65,8 +65,10 @@ class MakerSettings(ApiModel):
     opt, whose heads it must divide. Without GPUs, processes. Default 1, range 1 to 64."""
 
 
+#: The two names and not all that end so: to the server a quantity may be megabytes long, and 32 of them too costly.
 _A_GPU_A_RANK = (
-    "self.resources.limits.all(name, !name.endsWith('/gpu') || self.resources.limits[name] == self.tensorParallel || "
+    "['nvidia.com/gpu', 'amd.com/gpu'].all(name, !(name in self.resources.limits) || "
+    "self.resources.limits[name] == self.tensorParallel || "
     "self.resources.limits[name] == string(self.tensorParallel))",
     "must be makers.resources.limits' number of GPUs, where it has one: each takes a part of the model",
     ".tensorParallel",

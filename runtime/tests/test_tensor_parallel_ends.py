@@ -12,6 +12,7 @@ from engine_ranks import REQUESTS, SAMPLING
 from rlhf_api.run import RunConfig
 from rlhf_runtime.engines.engine import EngineLost
 from rlhf_runtime.engines.tensor_parallel.loading import start_engine
+from rlhf_runtime.engines.tensor_parallel.orders import Generate
 from rlhf_runtime.engines.tensor_parallel.progress import dead, lagging, state_of
 from rlhf_runtime.failures import RunFailure
 from tiny_run import run_config, write_policy
@@ -67,13 +68,13 @@ def test_a_rank_that_dies_or_hangs_ends_the_engine_and_is_named(
 
 
 @pytest.mark.full
-def test_an_idle_engine_that_loses_a_rank_says_so_when_it_is_asked(config: RunConfig) -> None:
+def test_an_idle_engine_that_loses_a_rank_says_so_with_its_words_when_it_is_asked(config: RunConfig) -> None:
     """As the coordinator asks, every few seconds."""
     engine = start_engine(config)
-    [pid] = engine._followers._pids
     engine.check()
-    os.kill(pid, signal.SIGTERM)
-    with pytest.raises(EngineLost, match="rank 1 ended with signal SIGTERM"):
+    # An order that the rank cannot obey.
+    engine._followers.tell(Generate([], SAMPLING, asks=False))
+    with pytest.raises(EngineLost, match="2 ranks: rank 1 raised ValueError: max"):
         again_and_again(engine.check)
     engine.close()
 

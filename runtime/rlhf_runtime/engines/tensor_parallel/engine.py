@@ -15,13 +15,16 @@ from torch import Tensor, nn
 from rlhf_runtime.engines.engine import EngineLost, Hook, Request, Sampling
 from rlhf_runtime.engines.tensor_parallel.followers import Followers
 from rlhf_runtime.engines.tensor_parallel.orders import Cancel, Generate, GoOn, Load, Logprobs
-from rlhf_runtime.engines.tensor_parallel.rank import RankEngine, digest
+from rlhf_runtime.engines.tensor_parallel.rank import RankEngine, digest, summary
 from rlhf_runtime.models.policy_weights import check_weights
 from rlhf_runtime.rollout import Float32Array, Group, Rollout
 
 
 class TensorParallelEngine:
-    """An `engine.Engine`. An error of any rank, other than one that a hook raises, is the engine's end."""
+    """An `engine.Engine`. An error of any rank, other than one that a hook raises, is the engine's end.
+
+    Calls come one at a time, from whichever thread has the engine: collectives of two threads never meet.
+    """
 
     def __init__(self, own: RankEngine, followers: Followers) -> None:
         self._own = own
@@ -99,6 +102,6 @@ class TensorParallelEngine:
                 raise
             except BaseException as error:
                 if error is not self._raised:
-                    raise self._followers.lost(error) from error
+                    raise self._followers.lost(f"rank 0 raised {summary(error)}") from error
                 self._followers.answered()
                 raise

@@ -26,7 +26,7 @@ from rlhf_runtime.engines.tensor_parallel.orders import (
     Ready,
 )
 from rlhf_runtime.engines.tensor_parallel.progress import Progress
-from rlhf_runtime.engines.tensor_parallel.rank import RankEngine, digest
+from rlhf_runtime.engines.tensor_parallel.rank import RankEngine, digest, summary
 from rlhf_runtime.failures import RunFailure
 
 
@@ -52,9 +52,7 @@ def main(descriptors: Sequence[str]) -> None:
     except EOFError:
         return
     except BaseException as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        failure = error if isinstance(error, RunFailure) else None
-        connection.send(Failed(f"{type(error).__name__}: {first}", failure))
+        connection.send(Failed(summary(error), error if isinstance(error, RunFailure) else None))
         raise
 
 

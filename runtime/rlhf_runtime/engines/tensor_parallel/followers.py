@@ -69,7 +69,7 @@ class Followers:
             try:
                 connection.send(order)
             except OSError as error:
-                raise self.lost(error) from error
+                raise self.lost(f"rank 0 cannot reach another: {error}") from error
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -87,16 +87,15 @@ class Followers:
         # The watch ends it where no rank goes on.
         for rank, done in enumerate(self._answers(Done, None), start=1):
             if done.digest != digest:
-                raise self.lost(what=f"rank {rank} has other samples than rank 0: found {done.digest}, not {digest}")
+                raise self.lost(f"rank {rank} has other samples than rank 0: found {done.digest}, not {digest}")
 
-    def lost(self, error: BaseException | None = None, what: str | None = None) -> EngineLost:
-        """The engine cannot be used again: ends all followers, and says why; `error` is what rank 0 has seen of it."""
-        deadline = time.monotonic() + _EXIT_SECONDS
-        while what is None and self._lost is None and time.monotonic() < deadline:
-            what = self._dead()
+    def lost(self, seen: str) -> EngineLost:
+        """The engine cannot be used again: ends all followers, and says why, at least what rank 0 has `seen` of it."""
+        what, deadline = None, time.monotonic() + _EXIT_SECONDS
+        # A follower that has ended, or raised, knows more.
+        while self._lost is None and (what := self._dead()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        first = (str(error).strip().splitlines() or [""])[0]
-        self._give_up(what or f"rank 0 raised {type(error).__name__}: {first}")
+        self._give_up(what or seen)
         return EngineLost(self._lost)
 
     def close(self) -> None:
@@ -122,13 +121,13 @@ class Followers:
             while not connection.poll(_LOOK_SECONDS):
                 self.check()
                 if deadline is not None and time.monotonic() > deadline:
-                    raise self.lost(what=f"rank {rank} has not come in time")
+                    raise self.lost(f"rank {rank} has not come in time")
             answer = self._heard(rank)
             if isinstance(answer, Failed) and answer.failure is not None:
                 self.close()
                 raise answer.failure
             if not isinstance(answer, kind):
-                raise self.lost()
+                raise self.lost(f"rank {rank} has closed its connection")
             found.append(answer)
         return found
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from rlhf_runtime.engines.tensor_parallel.parts import DividedModel
 from rlhf_runtime.engines.tensor_parallel.progress import Progress
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.failures import first_words
 from rlhf_runtime.rollout import Group
 
 
@@ -26,6 +27,10 @@ class RankEngine(TransformersEngine):
         """All weights, on rank 0; {} on the others."""
         self._divided.put(state, self._as_held)
         self._version = version
+
+
+def summary(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_words(error)}"
 
 
 def digest(groups: Sequence[Group]) -> str:
