@@ -38,13 +38,15 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """Groups of the first weights and of the ones loaded then, what these say of the first, and the weights' bytes."""
+    """Groups of the first weights and of the ones loaded then, and what these say of the first; the weights' bytes, and
+    the heads that a cache has keys and values of."""
 
     first: list[Group]
     then: list[Group]
     logprobs: list[Float32Array]
     version: int
     memory: int
+    heads: int
 
 
 def rollouts(groups: list[Group]) -> list[Rollout]:
@@ -68,7 +70,11 @@ def say(engine: Engine, module: nn.Module, state: dict[str, torch.Tensor]) -> Sa
     engine.load(state, 4)
     then = engine.generate(REQUESTS, SAMPLING)
     logprobs = engine.logprobs(rollouts(first), SAMPLING)
-    return Said(first=first, then=then, logprobs=logprobs, version=engine.version, memory=weight_bytes(module))
+    with torch.no_grad():
+        read: Any = module(torch.tensor([[3, 4]]), use_cache=True)
+    heads = read.past_key_values.layers[0].keys.shape[1]
+    memory = weight_bytes(module)
+    return Said(first=first, then=then, logprobs=logprobs, version=engine.version, memory=memory, heads=heads)
 
 
 def of_one(model: Model) -> tuple[Said, TransformersEngine]:

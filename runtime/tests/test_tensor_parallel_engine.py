@@ -57,6 +57,7 @@ def test_two_ranks_say_what_one_process_says(name: str, of_ranks: dict[str, list
                 np.testing.assert_allclose(logprobs(mine), logprobs(its), atol=1e-5)
         expected = np.concatenate(engine.logprobs(rollouts(said.first), SAMPLING))
         np.testing.assert_allclose(np.concatenate(said.logprobs), expected, atol=1e-5 if exact else 0.03)
+        assert said.heads == one.heads // 2
         # What every rank has whole is not small here.
         assert one.memory / 2 < said.memory < 0.62 * one.memory
     assert tokens(ranks[0].then) == tokens(ranks[1].then)
