@@ -10,6 +10,7 @@ from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.critic import Critic, load_critic
 from rlhf_runtime.models.reward_model import RewardModel, load_reward_model
 from rlhf_runtime.models.reward_scorer import RewardScorer, load_reward_scorer
+from safetensors.torch import load_file, save_file
 from tiny_models import VOCABULARY, padded, write_model, write_tokenizer
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -61,9 +62,17 @@ def layer_missing(folder: Path) -> None:
     config.write_text(config.read_text().replace('"num_hidden_layers": 1', '"num_hidden_layers": 2'))
 
 
+def not_finite(folder: Path) -> None:
+    write_model(folder, head="score")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 5] = torch.inf
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("write", "parts"),
     [
+        pytest.param(not_finite, ["model.layers.1.mlp.up_proj.weight in ", "not finite"], id="an infinite weight"),
         pytest.param(bare_policy, ["missing score.weight", "would be random"], id="no head"),
         pytest.param(two_labels, ["score.weight", "[2, 32]", "[1, 32]"], id="two labels"),
         pytest.param(layer_missing, ["missing model.layers.1.", "more; they would be random"], id="a layer missing"),

@@ -24,7 +24,8 @@ def load_pretrained(
     Dropout is off in its configuration: a log-probability must be the same in every forward with the same weights.
     Attention is sdpa where transformers has it for the family, eager otherwise. Nothing is fetched from a network.
     `fresh` names weights that may be missing and are then zero; any other that is missing, or has another shape than
-    its configuration says, is RunFailure ModelInvalid (permanent): transformers would fill it with random numbers.
+    its configuration says, is RunFailure ModelInvalid (permanent): transformers would fill it with random numbers. So
+    is one that is not finite.
     """
     try:
         config = without_dropout(AutoConfig.from_pretrained(str(folder), **FROM_FILES, **config_changes))
@@ -54,8 +55,17 @@ def load_pretrained(
         )
     for name in set(found["missing_keys"]) & set(fresh):
         nn.init.zeros_(model.get_parameter(name))
+    bad = next((name for name, parameter in model.named_parameters() if not _finite(parameter)), None)
+    if bad is not None:
+        raise invalid(f"{field}.uri: {bad} in {folder} has numbers that are not finite: the model cannot say anything")
     loaded: nn.Module = model
     return loaded
+
+
+def _finite(parameter: nn.Parameter) -> bool:
+    # Both ends are NaN if any number is; no copy of the parameter is made.
+    ends = parameter.detach().aminmax() if parameter.numel() else ()
+    return all(bool(end.isfinite()) for end in ends)
 
 
 def without_dropout(config: Any) -> Any:
