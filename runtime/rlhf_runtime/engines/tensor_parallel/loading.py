@@ -36,10 +36,8 @@ def start_engine(config: RunConfig, seconds: float = STALL_SECONDS) -> TensorPar
     """
     ranks = config.makers.tensor_parallel
     if torch.cuda.is_available() and torch.cuda.device_count() < ranks:
-        raise RunFailure(
-            DEVICES_MISSING, f"{FIELD} is {ranks}, but {os.uname().nodename} has {torch.cuda.device_count()} GPUs",
-            permanent=True,
-        )  # fmt: skip
+        found = f"{os.uname().nodename} has {torch.cuda.device_count()} GPUs"
+        raise RunFailure(DEVICES_MISSING, f"{FIELD} is {ranks}, but {found}", permanent=True)
     text, threads = config.model_dump_json(by_alias=True, exclude_none=True), torch.get_num_threads()
     begin = [Begin(config_json=text, rank=rank, threads=threads) for rank in range(1, ranks)]
     followers = Followers(begin, seconds)
