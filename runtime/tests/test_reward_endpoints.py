@@ -220,6 +220,7 @@ def test_a_server_of_another_kind_is_said_in_one_line() -> None:
 
     found = asyncio.run(serve())
     assert found.reason == "RewardEndpointFailed"
+    assert ": no HTTP answer: " in found.message
     assert "\n" not in found.message
 
 

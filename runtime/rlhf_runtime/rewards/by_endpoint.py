@@ -112,7 +112,9 @@ class EndpointReward:
             except aiohttp.InvalidURL as error:
                 raise self._invalid(f"found a URL that cannot be used: {error}") from error
             except (aiohttp.ClientError, OSError) as error:
-                problem, after = f"no connection: {' '.join(str(error).split()) or type(error).__name__}", None
+                unreachable = isinstance(error, OSError | aiohttp.ClientConnectionError)
+                what = "no connection" if unreachable else "no HTTP answer"
+                problem, after = f"{what}: {' '.join(str(error).split()) or type(error).__name__}", None
             log.warning("%s: %s (try %d of %d)", self._label, problem, number, tries)
             if number < tries:
                 await asyncio.sleep(pause(number, after, self._first_pause))
