@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.models.tensor_parallel import check_family
 from rlhf_runtime.training.strategy import SingleProcess, Strategy
 from rlhf_runtime.training.strategy_factory import PARTS, strategy_from_factory
-from rlhf_runtime.models.tensor_parallel import check_family
 
 
 def test_the_parts_that_are_looked_for_are_those_of_a_strategy() -> None:

@@ -63,13 +63,9 @@ def _divide_vocabulary(module: nn.Module, mesh: DeviceMesh) -> None:
     # A row without gradient would be another row on each rank.
     if embedding.padding_idx is not None:
         return
-    parallelize_module(
-        module, mesh, {paths[EMBEDDING]: RowwiseParallel(input_layouts=Replicate())}, src_data_rank=None
-    )
+    parallelize_module(module, mesh, {paths[EMBEDDING]: RowwiseParallel(input_layouts=Replicate())}, src_data_rank=None)
     if HEAD in paths:
-        parallelize_module(
-            module, mesh, {paths[HEAD]: ColwiseParallel(output_layouts=Replicate())}, src_data_rank=None
-        )
+        parallelize_module(module, mesh, {paths[HEAD]: ColwiseParallel(output_layouts=Replicate())}, src_data_rank=None)
 
 
 def _keep_whole(part: nn.Module, mesh: DeviceMesh, inputs: Placement) -> None:
