@@ -159,9 +159,7 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
         node["properties"] = {name: _structural(field, definitions) for name, field in node["properties"].items()}
         if node.get("default") == {} and "x-kubernetes-validations" in node:
             # The server tries a default against the rules before it fills in the fields' own.
-            node["default"] = {
-                name: field["default"] for name, field in node["properties"].items() if "default" in field
-            }
+            node["default"] = _written_out(node)
     if "items" in node:
         node["items"] = _structural(node["items"], definitions)
     if "properties" not in node and isinstance(node.get("additionalProperties"), dict):
@@ -169,6 +167,13 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
     else:
         node.pop("additionalProperties", None)
     return {key: node[key] for key in _KEPT if key in node}
+
+
+def _written_out(node: Schema) -> Any:
+    """A default with those of all fields below."""
+    if node["default"] != {} or "properties" not in node:
+        return node["default"]
+    return {name: _written_out(field) for name, field in node["properties"].items() if "default" in field}
 
 
 def _inlined(node: Schema, definitions: Schema) -> Schema:

@@ -199,10 +199,20 @@ def test_the_server_fills_in_nothing_of_status_but_not_seen_yet() -> None:
     }
 
 
+def with_defaults_below(fields: Schema) -> Schema:
+    return {
+        name: (field["default"] or with_defaults_below(field.get("properties", {})))
+        if isinstance(field["default"], dict)
+        else field["default"]
+        for name, field in fields.items()
+        if "default" in field
+    }
+
+
 def test_an_object_has_a_default_exactly_when_none_of_its_fields_is_required() -> None:
     for path, schema, required in SPEC_FIELDS:
         if "properties" in schema and not required and "default" in schema:
-            fields = {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
+            fields = with_defaults_below(schema["properties"])
             # A server tries a default against the object's own rules before it fills in those of the fields.
             assert schema["default"] == (fields if "x-kubernetes-validations" in schema else {}), path
             assert not schema.get("required"), path
