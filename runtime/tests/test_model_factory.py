@@ -114,7 +114,7 @@ def test_what_scores_gives_one_number_a_row_and_a_critic_one_a_token(
 def test_a_policy_of_frozen_parameters_is_not_trained(tmp_path: Path) -> None:
     folder = write_model(tmp_path)
     frozen = load_policy(Model(uri=str(folder)), folder, "float32").requires_grad_(False)
-    with pytest.raises(RunFailure, match="found a LlamaForCausalLM with all parameters frozen") as error:
+    with pytest.raises(RunFailure, match="the trained LlamaForCausalLM has no parameter with requires_grad") as error:
         OptimizedModel(frozen, adamw(), SingleProcess(), torch.float32)
     assert error.value.permanent
 

@@ -40,7 +40,9 @@ class OptimizedModel:
         self.call = strategy.prepare(self.module, compute_dtype)
         trained = [parameter for parameter in self.call.parameters() if parameter.requires_grad]
         if not trained:
-            raise invalid(f"found a {type(module).__name__} with all parameters frozen, expected some that are not")
+            # Only the user's own code gives one.
+            kind = type(module).__name__
+            raise invalid(f"models.*.factory: the trained {kind} has no parameter with requires_grad, expected some")
         self._optimizer = torch.optim.AdamW(
             trained,
             lr=parameters.schedule.peak,
