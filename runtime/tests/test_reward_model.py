@@ -144,6 +144,10 @@ def test_a_text_that_the_reward_models_tokenizer_cannot_read_is_said(tmp_path: P
     assert scorer.score([[2]], [[3]], ["1"]) == [0.0]
     with pytest.raises(RunFailure, match=r"models\.reward\.uri: of a prompt and its completion, the tokenizer cannot"):
         scorer.score([[2]], [[3]], ["1+1"])
+    with pytest.raises(
+        RunFailure, match=r"models\.reward\.uri: its tokenizer makes no tokens of '', expected at least"
+    ):
+        scorer.score([[2]] * 2, [[3]] * 2, ["1", ""])
 
 
 class OneScore(PositionScores):

@@ -58,7 +58,7 @@ class RewardScorer:
                 whole = [self._read(text, is_whole) for text, is_whole in zip(texts, ended, strict=True)]
             except UnreadableText as error:
                 raise invalid(f"{_FIELD}.uri: of a prompt and its completion, {error}") from error
-        self._check_lengths(whole)
+        self._check_lengths(whole, texts)
         scores: dict[int, float] = {}
         for part in passes([len(ids) for ids in whole], TOKENS_AT_ONCE):
             scores.update(zip(part, self._forward([whole[i] for i in part]), strict=True))
@@ -99,8 +99,13 @@ class RewardScorer:
         ids = self._encoder.ids([text], conversational=False)[0]
         return [*ids, tokenizer.eos_token_id] if ended and tokenizer.eos_token_id is not None else ids
 
-    def _check_lengths(self, rows: Sequence[Sequence[int]]) -> None:
+    def _check_lengths(self, rows: Sequence[Sequence[int]], texts: Sequence[PromptValue]) -> None:
         longest = max((len(ids) for ids in rows), default=0)
+        empty = next((text for ids, text in zip(rows, texts, strict=True) if not ids), None)
+        if empty is not None:
+            raise invalid(
+                f"{_FIELD}.uri: its tokenizer makes no tokens of {str(empty)[-200:]!r}, expected at least one"
+            )
         if self._context is not None and longest > self._context:
             raise invalid(
                 f"{_FIELD}: a prompt and its completion have {longest} of the reward model's tokens, but it has "
