@@ -119,6 +119,14 @@ def test_a_policy_of_frozen_parameters_is_not_trained(tmp_path: Path) -> None:
     assert error.value.permanent
 
 
+def test_a_module_without_a_list_of_layers_is_not_recomputed(tmp_path: Path) -> None:
+    folder = write_model(tmp_path)
+    critic = load_critic(made_by("from_scratch", folder), folder, "float32")
+    with pytest.raises(RunFailure, match=r"a FromScratch has no torch\.nn\.ModuleList of layers") as error:
+        OptimizedModel(critic, adamw(), SingleProcess(checkpoint=True), torch.float32)
+    assert error.value.permanent
+
+
 def test_a_critic_of_a_factory_has_no_adapters(tmp_path: Path) -> None:
     critic = {"uri": "/models/critic", "factory": "a:b", "lora": {"rank": 1, "alpha": 1}}
     algorithm = {"type": "PPO", "optimizer": {"learningRate": 1e-3}}

@@ -5,12 +5,14 @@ import functools
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from rlhf_runtime.models.pretrained import invalid
+
 
 def transformer_blocks(module: nn.Module) -> list[nn.Module]:
     """The layers that make most of a model, in the order of its modules.
 
     Those that transformers names as not to be split; for a module of the user's own, the longest list of layers.
-    Raises ValueError if there is neither.
+    Raises RunFailure ModelInvalid (permanent) if there is neither.
     """
     names = {name for part in module.modules() for name in (getattr(part, "_no_split_modules", None) or ())}
     blocks = [part for part in module.modules() if type(part).__name__ in names]
@@ -18,7 +20,10 @@ def transformer_blocks(module: nn.Module) -> list[nn.Module]:
         lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
         blocks = max(map(list, lists), key=len, default=[])
     if not blocks:
-        raise ValueError(f"{type(module).__name__}: found no layers to divide, expected a torch.nn.ModuleList of them")
+        raise invalid(
+            f"models.*.factory: a {type(module).__name__} has no torch.nn.ModuleList of layers, which the trainers' "
+            "strategy, tensorParallel or gradientCheckpointing works on; expected one, or DDP without these"
+        )
     return blocks
 
 
