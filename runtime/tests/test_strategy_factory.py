@@ -46,6 +46,25 @@ def test_a_factory_that_gives_no_strategy(module: Any, factory: str, given: Any,
     assert (raised.value.reason, raised.value.permanent) == ("StrategyInvalid", True)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("rank", 5, "rank: found 5, expected 0"),
+        ("ranks", 2, "ranks: found 2, expected 1"),
+        ("device", "cpu", "device: found 'cpu', expected a torch.device"),
+        ("loss_scale", "1", "loss_scale: found '1', expected a number above 0"),
+        ("prepare", None, "prepare: found None, expected a method"),
+    ],
+)
+def test_a_part_that_is_something_else_is_named(module: Any, part: str, value: Any, message: str) -> None:
+    made = SingleProcess()
+    setattr(made, part, value)
+    module.make = lambda rank, ranks: made
+    with pytest.raises(RunFailure, match=f"own_strategies:make: {message}") as raised:
+        strategy_from_factory("own_strategies:make", 0, 1)
+    assert raised.value.permanent
+
+
 def test_a_factory_that_gives_a_strategy(module: Any) -> None:
     module.make = lambda rank, ranks: SingleProcess()
     assert isinstance(strategy_from_factory("own_strategies:make", 0, 1), SingleProcess)

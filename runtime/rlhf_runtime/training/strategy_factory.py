@@ -4,6 +4,7 @@ import importlib
 import traceback
 from typing import Any
 
+import torch
 from rlhf_api.conditions import STRATEGY_INVALID
 
 from rlhf_runtime.failures import RunFailure, first_words
@@ -31,7 +32,8 @@ def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
     """What the user's function gives for this rank, after the ranks have joined their process group.
 
     Raises RunFailure StrategyInvalid (permanent) with the end of the traceback if it can't be imported or raises, or
-    if what it returns lacks a part of a Strategy or does not see its own samples on every rank.
+    if what it returns lacks a part of a Strategy, has something else in its place, or does not give every rank samples
+    of its own.
     """
     module, _, name = factory.partition(":")
     try:
@@ -45,6 +47,15 @@ def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
     if (made.data_rank, made.data_ranks) != (rank, ranks):
         found = f"data rank {made.data_rank} of {made.data_ranks}"
         raise _invalid(f"{factory}: found {found}, expected {rank} of {ranks}: every rank has its own samples")
+    for name, wanted, right in (
+        ("rank", str(rank), made.rank == rank),
+        ("ranks", str(ranks), made.ranks == ranks),
+        ("device", "a torch.device", isinstance(made.device, torch.device)),
+        ("loss_scale", "a number above 0", isinstance(made.loss_scale, int | float) and made.loss_scale > 0),
+        *((name, "a method", callable(getattr(made, name))) for name in PARTS[PARTS.index("prepare") :]),
+    ):
+        if not right:
+            raise _invalid(f"{factory}: {name}: found {getattr(made, name)!r}, expected {wanted}")
     return made
 
 
