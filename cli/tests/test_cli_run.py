@@ -94,7 +94,12 @@ class Bench:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "TMPDIR": str(self.scratch)},
+            # torch's cache of what it compiles is for all runs, and no attempt's; torch itself names a place only once.
+            env={
+                **os.environ,
+                "TMPDIR": str(self.scratch),
+                "TORCHINDUCTOR_CACHE_DIR": str(self.storage.parent / "compiled"),
+            },
             start_new_session=True,
         )
         self.running.append(process)
