@@ -10,7 +10,7 @@ import pytest
 import torch
 from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.loading import sampling_of
-from rlhf_runtime.engines.sampling import logprobs_of
+from rlhf_runtime.engines.sampling import probabilities
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.loading import _objective
 from rlhf_runtime.maths import truncation as module
@@ -100,7 +100,7 @@ def test_a_kept_mass_of_nine_tenths_is_a_ratio_of_nine_tenths() -> None:
     """Of 0.5, 0.4, 0.07 and 0.03 two are kept, which are then 5 and 4 of 9."""
     logits = torch.tensor([0.5, 0.4, 0.07, 0.03]).log()
     for truncation in (Truncation(top_p=0.85), Truncation(top_k=2)):
-        sampled = logprobs_of(logits.unsqueeze(0), 1.0, truncation)[0]
+        sampled = probabilities(logits.unsqueeze(0), 1.0, truncation)[0].log()
         assert sampled.exp().tolist() == pytest.approx([5 / 9, 4 / 9, 0, 0])
         for token in (0, 1):
             at = logits.view(1, 1, 4), torch.tensor([[token]])

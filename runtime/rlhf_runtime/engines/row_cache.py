@@ -16,21 +16,20 @@ from transformers.cache_utils import CacheLayerMixin
 
 @dataclass(slots=True)
 class _Window:
-    """What the next step looks at: rows [0, width), columns [0, columns), and the column each row writes, [width]."""
+    """What the next step looks at: rows [0, width), columns [0, columns), and the place each row writes, [width]."""
 
     width: int
     columns: int
-    rows: Tensor
-    positions: Tensor
+    places: Tensor
 
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers has no types
     """`rows` x `columns` places for each of `layers` layers; the model fills them through `update`."""
 
     def __init__(self, *, layers: int, rows: int, columns: int, device: torch.device) -> None:
-        numbers = torch.arange(rows, device=device)
-        self._window = _Window(rows, columns, numbers, numbers)
-        self._numbers = numbers
+        # The first place of each row, where places are counted through all rows.
+        self._starts = torch.arange(rows, device=device) * columns
+        self._window = _Window(rows, columns, self._starts)
         self.rows = rows
         self.columns = columns
         super().__init__(layers=[_RowLayer(rows, columns, self._window) for _ in range(layers)])
@@ -39,7 +38,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers has no types
         """Let the next forward decode one token of each of the first `width` rows, at its column in `positions`."""
         window = self._window
         window.width, window.columns = width, columns
-        window.rows, window.positions = self._numbers[:width], positions
+        window.places = self._starts[:width] + positions
 
     def adopt(self, prompts: Cache, sources: Tensor, rows: Tensor) -> None:
         """Give each of `rows` [n] the keys and values of the entry of `prompts` that `sources` [n] names."""
@@ -53,7 +52,10 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers has no types
 
 
 class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer: keys and values [rows, heads, columns, head size], allocated when their shape is known."""
+    """One layer: keys and values, allocated when their shape is known.
+
+    They are [rows, columns, heads, head size], so that what a row writes lies together; the model sees heads first.
+    """
 
     is_sliding = False
 
@@ -73,19 +75,13 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
         """Store one token of each row, [width, heads, 1, head size]; returns views of what to attend over."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        window = self._window
-        self.keys[window.rows, :, window.positions] = key_states[:, :, 0]
-        self.values[window.rows, :, window.positions] = value_states[:, :, 0]
-        return (
-            self.keys[: window.width, :, : window.columns],
-            self.values[: window.width, :, : window.columns],
-        )
+        return self._extended(self.keys, key_states), self._extended(self.values, value_states)
 
     def adopt(self, keys: Tensor, values: Tensor, sources: Tensor, rows: Tensor) -> None:
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        self.keys[rows, :, : keys.shape[2]] = keys[sources]
-        self.values[rows, :, : values.shape[2]] = values[sources]
+        self.keys[rows, : keys.shape[2]] = keys[sources].transpose(1, 2)
+        self.values[rows, : values.shape[2]] = values[sources].transpose(1, 2)
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         if self.is_initialized:
@@ -104,4 +100,9 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def _allocate(self, states: Tensor) -> Tensor:
         _, heads, _, size = states.shape
-        return states.new_zeros(self._rows, heads, self._columns, size)
+        return states.new_zeros(self._rows, self._columns, heads, size)
+
+    def _extended(self, kept: Tensor, states: Tensor) -> Tensor:
+        window = self._window
+        kept.flatten(0, 1).index_copy_(0, window.places, states[:, :, 0])
+        return kept[: window.width, : window.columns].transpose(1, 2)

@@ -7,7 +7,7 @@ recorded step can be played again on them.
 import torch
 from torch import Tensor
 
-from rlhf_runtime.engines.sampling import logprobs_of, pick
+from rlhf_runtime.engines.sampling import pick, probabilities
 from rlhf_runtime.maths.truncation import Truncation
 
 
@@ -50,11 +50,11 @@ class Rows:
         """Draw the next token of each of the first r rows from what the model says of them."""
         width, max_new_tokens = len(logits_rv), self.uniforms.shape[1]
         counts, done = self.counts[:width], self.done[:width]
-        logprobs_rv = logprobs_of(logits_rv, temperature, truncation)
+        probs_rv = probabilities(logits_rv, temperature, truncation)
         uniforms_r = self.uniforms[:width].gather(1, counts.clamp(max=max_new_tokens - 1)).squeeze(1)
-        tokens = pick(logprobs_rv, uniforms_r).unsqueeze(-1)
+        tokens = pick(probs_rv, uniforms_r).unsqueeze(-1)
         self.drawn[:width].scatter_(1, counts, tokens)
-        self.logprobs[:width].scatter_(1, counts, logprobs_rv.gather(1, tokens))
+        self.logprobs[:width].scatter_(1, counts, probs_rv.gather(1, tokens).log())
         counts += ~done
         done |= (counts >= max_new_tokens) | (tokens == end_ids).any(-1, keepdim=True)
         # A row that is done stays where it is: behind the last token there may be no column.

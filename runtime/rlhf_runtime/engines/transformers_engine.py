@@ -102,6 +102,8 @@ class TransformersEngine:
         self._layers = int(config.get_text_config().num_hidden_layers)
         # A mask of all four dimensions is taken as it is; other attention code than sdpa's wants it in its own form.
         self._is_sdpa = config._attn_implementation == "sdpa"
+        # In the dtype of the embedding, which attention computes in too.
+        self._zero = torch.zeros((), dtype=next(model.parameters()).dtype, device=self._device)
         self._cache_parameter = cache_parameter(model)
         self._memory: _Memory | None = None
 
@@ -287,7 +289,8 @@ class _Generation:
         positions = self._rows.positions[:width]
         mask = self._column_numbers[:columns] <= positions
         if self._engine._is_sdpa:
-            mask = mask[:, None, None, :]
+            # As numbers to add: every layer would make them of it.
+            mask = torch.where(mask, self._engine._zero, -torch.inf)[:, None, None, :]
         self._cache.look_at(width, columns, positions.squeeze(-1))
         logits = self._forward(self._rows.tokens[:width], mask, positions, self._cache)
         sampling = self._sampling
@@ -307,7 +310,7 @@ class _Generation:
     def _look(self) -> None:
         """Take out what has ended."""
         alive = self._seating.alive
-        done = self._rows.done[self._on_device(alive), 0].cpu().numpy()
+        done = self._rows.done[:, 0].cpu().numpy()[alive]
         if self._stop is None:
             alive, done = alive[done], done[done]
         if not len(alive):

@@ -49,6 +49,8 @@ class OptimizedModel:
             betas=parameters.betas,
             eps=parameters.epsilon,
             weight_decay=parameters.weight_decay,
+            # Without copies of all gradients; one pass over each parameter.
+            fused=True,
         )
 
     @property
