@@ -173,6 +173,7 @@ def measure(config: Any, size: str, work: Work, of_one: list[Any]) -> tuple[dict
     began = time.monotonic()
     engine, pids = engine_of(config)
     found: dict[str, Any] = {"start_seconds": time.monotonic() - began}
+    print(f"started in {found['start_seconds']:.1f} s", flush=True)
     sampling, asked = sampling_of(config), requests_of(size, work)
     try:
         # A step is recorded when it is taken for the second time.
@@ -180,6 +181,7 @@ def measure(config: Any, size: str, work: Work, of_one: list[Any]) -> tuple[dict
             began = time.monotonic()
             made = [rollout for group in engine.generate(asked, sampling) for rollout in group.rollouts]
             found[f"batch_{batch}_seconds"] = time.monotonic() - began
+            print(f"batch {batch} in {found[f'batch_{batch}_seconds']:.1f} s", flush=True)
         found["tokens"] = sum(len(rollout.completion_ids) for rollout in made)
         found["tokens_per_second"] = found["tokens"] / found["batch_2_seconds"]
         files = sorted(model_folder_of(config).path.glob("*.safetensors"))

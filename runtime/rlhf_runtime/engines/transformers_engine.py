@@ -137,7 +137,8 @@ class TransformersEngine:
         """It is this process."""
 
     def close(self) -> None:
-        """It has started nothing."""
+        """It has started nothing; recorded steps and what they work on are freed."""
+        self._memory = None
 
     def _memory_for(self, rows: int, columns: int, max_new_tokens: int) -> _Memory:
         kept = self._memory

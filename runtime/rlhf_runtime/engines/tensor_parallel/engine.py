@@ -44,7 +44,11 @@ class TensorParallelEngine:
 
     def close(self) -> None:
         self._followers.close()
-        if dist.is_initialized():
+        # NCCL waits until no recorded step knows a communicator before it lets it go.
+        self._own.close()
+        if dist.is_initialized() and dist.group.WORLD is not None:
+            # The peers are gone, and an end in peace would wait for them.
+            dist.group.WORLD.abort()
             dist.destroy_process_group()
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:

@@ -188,7 +188,8 @@ class Followers:
     def _end_collectives(self) -> None:
         """A kernel that waits for a peer on another GPU does not end by itself."""
         if dist.is_initialized() and self._busy.is_set() and dist.group.WORLD is not None:
-            dist.group.WORLD.abort()
+            # Beside the watch: it may wait itself.
+            threading.Thread(target=dist.group.WORLD.abort, name="abort", daemon=True).start()
         deadline = time.monotonic() + _GRACE_SECONDS
         while self._busy.is_set() and not self._closed.wait(_LOOK_SECONDS):
             if time.monotonic() > deadline:
