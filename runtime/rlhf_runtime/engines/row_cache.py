@@ -16,20 +16,22 @@ from transformers.cache_utils import CacheLayerMixin
 
 @dataclass(slots=True)
 class _Window:
-    """What the next step looks at: rows [0, width), columns [0, columns), and the place each row writes, [width]."""
+    """What the next step looks at: rows [0, width), columns [0, columns), and the column each row writes, [width].
+
+    `places`, by the number of heads: where each head of each row writes, counted through all of a layer's memory.
+    """
 
     width: int
     columns: int
-    places: Tensor
+    positions: Tensor
+    places: dict[int, Tensor]
 
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers has no types
     """`rows` x `columns` places for each of `layers` layers; the model fills them through `update`."""
 
     def __init__(self, *, layers: int, rows: int, columns: int, device: torch.device) -> None:
-        # The first place of each row, where places are counted through all rows.
-        self._starts = torch.arange(rows, device=device) * columns
-        self._window = _Window(rows, columns, self._starts)
+        self._window = _Window(rows, columns, torch.zeros(rows, dtype=torch.int64, device=device), {})
         self.rows = rows
         self.columns = columns
         super().__init__(layers=[_RowLayer(rows, columns, self._window) for _ in range(layers)])
@@ -38,7 +40,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers has no types
         """Let the next forward decode one token of each of the first `width` rows, at its column in `positions`."""
         window = self._window
         window.width, window.columns = width, columns
-        window.places = self._starts[:width] + positions
+        window.positions, window.places = positions, {}
 
     def adopt(self, prompts: Cache, sources: Tensor, rows: Tensor) -> None:
         """Give each of `rows` [n] the keys and values of the entry of `prompts` that `sources` [n] names."""
@@ -52,10 +54,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers has no types
 
 
 class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer: keys and values, allocated when their shape is known.
-
-    They are [rows, columns, heads, head size], so that what a row writes lies together; the model sees heads first.
-    """
+    """One layer: keys and values [rows, heads, columns, head size], allocated when their shape is known."""
 
     is_sliding = False
 
@@ -80,8 +79,8 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
     def adopt(self, keys: Tensor, values: Tensor, sources: Tensor, rows: Tensor) -> None:
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        self.keys[rows, : keys.shape[2]] = keys[sources].transpose(1, 2)
-        self.values[rows, : values.shape[2]] = values[sources].transpose(1, 2)
+        self.keys[rows, :, : keys.shape[2]] = keys[sources]
+        self.values[rows, :, : values.shape[2]] = values[sources]
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         if self.is_initialized:
@@ -100,9 +99,13 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def _allocate(self, states: Tensor) -> Tensor:
         _, heads, _, size = states.shape
-        return states.new_zeros(self._rows, self._columns, heads, size)
+        return states.new_zeros(self._rows, heads, self._columns, size)
 
     def _extended(self, kept: Tensor, states: Tensor) -> Tensor:
-        window = self._window
-        kept.flatten(0, 1).index_copy_(0, window.places, states[:, :, 0])
-        return kept[: window.width, : window.columns].transpose(1, 2)
+        window, heads = self._window, kept.shape[1]
+        if heads not in window.places:
+            # The same for all layers.
+            firsts = torch.arange(window.width * heads, device=kept.device) * self._columns
+            window.places[heads] = firsts + window.positions.repeat_interleave(heads)
+        kept.flatten(0, 2).index_copy_(0, window.places[heads], states.flatten(0, 2))
+        return kept[: window.width, :, : window.columns]
