@@ -161,7 +161,9 @@ def _parsed(line: bytes, row: int, key: str, where: str, decoder: json.JSONDecod
         found = f"byte 0x{line[error.start]:02x} at position {error.start}"
         invalid(f"{where}: found {found}, expected UTF-8 text", error)
     except (ValueError, RecursionError) as error:
-        invalid(f"{where}: not JSON: {error}; expected one JSON object per line", error)
+        # JSON's own message has a line number too, counted within this line.
+        found = f"{error.msg}, at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+        invalid(f"{where}: not JSON: {found}; expected one JSON object per line", error)
     if not isinstance(value, dict):
         invalid(f"{where}: found {_kind(value)}, expected one JSON object per line")
     if key not in value:
