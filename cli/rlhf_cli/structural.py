@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_cli.manifest import FieldPath
+from rlhf_cli.patterns import in_words
 
 Schema = dict[str, Any]
 #: A place and what is wrong there.
@@ -139,7 +140,7 @@ def _text_violations(value: str, schema: Schema, path: FieldPath) -> Iterator[Fi
     # To the server, $ is the very end of the text; to Python, a last line end may follow.
     pattern = schema.get("pattern", "")
     if not re.search(re.sub(r"\$$", r"\\Z", pattern), value):
-        yield path, f"found {shown(value)}, expected text that matches {pattern}"
+        yield path, f"found {shown(value)}, expected {in_words(pattern)}"
 
 
 def _number_violations(value: float, schema: Schema, path: FieldPath) -> Iterator[Finding]:

@@ -22,12 +22,14 @@ def validate(paths: Sequence[Path], console: Console | None = None) -> int:
 
 def _validate_file(path: Path, out: Console) -> int:
     try:
-        jobs = [document for document in read_manifest(path) if is_job(document)]
+        documents = read_manifest(path)
     except ManifestError as error:
         out.print(str(error), style="red", markup=False)
         return BAD_INPUT
+    jobs = [document for document in documents if is_job(document)]
     if not jobs:
-        out.print(f"{path}: found no RLHFJob", style="red", markup=False)
+        kinds = ", ".join(sorted({str(document.value.get("kind")) for document in documents})) or "no document"
+        out.print(f"{path}: found no RLHFJob, only {kinds}", style="red", markup=False)
         return FAILED
     problems = [problem for job in jobs for problem in problems_of(job)]
     for problem in problems:

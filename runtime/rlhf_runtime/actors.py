@@ -51,7 +51,7 @@ class _Actor:
     def hello(self, probe: str, threads: int | None, sharing: int = 1) -> tuple[str, int]:
         """Check the storage, set the number of threads (None: all of the pod's CPUs); the pod's name and this pid.
 
-        `sharing`: actors that share the pod, and so its CPUs.
+        `sharing`: processes that share the pod, and so its CPUs.
         """
         # Ray hides GPUs from an actor that asks for none; the actors here have their pod's to themselves.
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
