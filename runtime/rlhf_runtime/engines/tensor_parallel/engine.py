@@ -9,11 +9,10 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlhf_runtime.engines.engine import EngineLost, Hook, Request, Sampling
-from rlhf_runtime.engines.tensor_parallel.followers import Followers
+from rlhf_runtime.engines.tensor_parallel.followers import Followers, leave_group
 from rlhf_runtime.engines.tensor_parallel.orders import Cancel, Generate, GoOn, Load, Logprobs
 from rlhf_runtime.engines.tensor_parallel.rank import RankEngine, digest, summary
 from rlhf_runtime.models.policy_weights import check_weights
@@ -46,10 +45,7 @@ class TensorParallelEngine:
         self._followers.close()
         # NCCL waits until no recorded step knows a communicator before it lets it go.
         self._own.close()
-        if dist.is_initialized() and dist.group.WORLD is not None:
-            # The peers are gone, and an end in peace would wait for them.
-            dist.group.WORLD.abort()
-            dist.destroy_process_group()
+        leave_group()
 
     def load(self, state: Mapping[str, Tensor], version: int) -> None:
         # Before anything is sent: a rank that refused would leave the others with half of a version.

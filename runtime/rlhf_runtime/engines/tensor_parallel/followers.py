@@ -195,3 +195,21 @@ class Followers:
             if time.monotonic() > deadline:
                 log.critical("the call in progress does not end; this process does")
                 os._exit(1)
+
+
+def leave_group() -> None:
+    """End this process's part of the group whose peers are gone; waits for it for a bounded time only."""
+    if not dist.is_initialized():
+        return
+    leaving = threading.Thread(target=_abort_and_destroy, name="leave", daemon=True)
+    leaving.start()
+    leaving.join(_GRACE_SECONDS)
+    if leaving.is_alive():
+        log.warning("the process group has not ended after %.0f s; it ends with this process", _GRACE_SECONDS)
+
+
+def _abort_and_destroy() -> None:
+    # An end in peace would wait for the peers.
+    if dist.group.WORLD is not None:
+        dist.group.WORLD.abort()
+    dist.destroy_process_group()
