@@ -31,6 +31,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [str(ROOT / "runtime"), str(ROOT / "crds")]
 sys.path[:0] = PATHS
+from strategies import SHAPES as SMALL  # noqa: E402  beside this file
 
 GIB = 2**30
 
@@ -45,15 +46,7 @@ class Work:
     new_tokens: int
 
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "0.5B": {
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "intermediate_size": 4864,
-    },
+SHAPES = SMALL | {
     "7B": {
         "vocab_size": 152_064,
         "hidden_size": 3584,
@@ -61,14 +54,6 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 28,
         "num_key_value_heads": 4,
         "intermediate_size": 18_944,
-    },
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
     },
 }
 WORK = {

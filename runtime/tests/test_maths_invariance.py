@@ -18,7 +18,7 @@ from rlhf_runtime.maths.aggregation import loss_denominator, share
 from rlhf_runtime.maths.kl import kl_loss, token_rewards
 from rlhf_runtime.maths.logprobs import token_logprobs_and_entropy
 from rlhf_runtime.maths.masks import position_ids
-from rlhf_runtime.maths.off_policy import off_policy_weights
+from rlhf_runtime.maths.off_policy import Correction, off_policy_weights
 from rlhf_runtime.maths.policy_loss import Clip, policy_loss
 from rlhf_runtime.maths.statistics import policy_sums, reference_sums, value_sums
 from rlhf_runtime.maths.value_loss import value_loss
@@ -45,7 +45,7 @@ class Row:
 class Options:
     aggregation: str = "Token"
     ratio_level: str = "Token"
-    correction: str = "TIS"
+    correction: Correction = "TIS"
 
 
 def make_rows() -> list[Row]:
@@ -125,7 +125,7 @@ def share_of(batch: Laid, options: Options, denominator: float) -> Tensor:
     width, mask = batch.mask.shape[1], batch.mask
     logprobs, entropy = token_logprobs_and_entropy(logits[:, -width - 1 : -1], batch.ids[:, -width:], 0.9)
     old = torch.where(mask, logprobs.detach() - 0.05, batch.sampled)
-    weights = off_policy_weights(old, batch.sampled, mask, correction=options.correction, cap=1.3)  # type: ignore[arg-type]
+    weights = off_policy_weights(old, batch.sampled, mask, correction=options.correction, cap=1.3)
     how = {"aggregation": options.aggregation, "denominator": denominator}
     policy = policy_loss(
         logprobs, old, batch.advantages, mask, clip=Clip(low=0.2, high=0.3, dual=2.0),
@@ -247,7 +247,7 @@ def terms(lefts: Sequence[int], width: int, garbage: float, options: Options) ->
     level: Any = options.ratio_level
     clip = Clip(low=0.2, high=0.3, dual=2.0)
     trained, old, sampled = laid["trained"], laid["old"], laid["sampled"]
-    weights = off_policy_weights(old, sampled, mask, correction=options.correction, cap=1.3)  # type: ignore[arg-type]
+    weights = off_policy_weights(old, sampled, mask, correction=options.correction, cap=1.3)
     scores = torch.arange(len(place)) / 10
     rewards = token_rewards(scores, sampled, laid["reference"], mask, estimator="K3", coefficient=0.1)
     advantages, returns = gae(rewards, laid["values"].detach(), mask, scores, gamma=0.9, lambda_=0.8)
