@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import torch
+import transformers
 from beside_trl import DEVICE, Ours, Setup, Theirs, load, now, same_loss, say, scratch, spread
 from rlhf_runtime.engines.engine import Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
@@ -123,8 +124,16 @@ def training(ours: Ours) -> None:
 
 
 def main() -> None:
+    if torch.cuda.device_count() > 1:
+        # TRL's trainer would divide its batches over them.
+        raise SystemExit(f"found {torch.cuda.device_count()} GPUs, expected one: set CUDA_VISIBLE_DEVICES=0")
     signal.alarm(SECONDS)
-    say("versions", torch=torch.__version__, device=torch.cuda.get_device_name() if IS_GPU else "cpu")
+    say(
+        "versions",
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        device=torch.cuda.get_device_name() if IS_GPU else "cpu",
+    )
     with scratch(SETUP) as (folder, tokenizer):
         ours = Ours(SETUP, folder)
         say("parameters", count=sum(p.numel() for p in ours.actor.module.parameters()))

@@ -100,7 +100,11 @@ def test_weights_loaded_between_steps_are_used_from_the_next_token_on(
     engine: TensorParallelEngine, config: RunConfig
 ) -> None:
     """Continue: by the leader's decision, on all ranks before the same step."""
-    alone = TransformersEngine(policy_of(config), end_ids=(1,), max_rows=config.max_batch_samples)
+    # A sample that waits for a row begins when the one before it is seen to have ended: on GPUs that is later.
+    look_every = engine._own._look_every
+    alone = TransformersEngine(
+        policy_of(config), end_ids=(1,), max_rows=config.max_batch_samples, look_every=look_every
+    )
     both: list[TensorParallelEngine | TransformersEngine] = [engine, alone]
     state = model_weights(policy_of(config, seed=7))
     made = []

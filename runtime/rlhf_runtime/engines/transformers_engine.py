@@ -69,7 +69,8 @@ class TransformersEngine:
     used from the next token on, with the cached keys and values of earlier tokens kept; every token records the
     version that drew it. `as_held` turns weights that come into the form that the model holds them in (int8).
     `decode` gives the text of tokens, where stop strings are wanted. `look_every`: steps between two looks at who has
-    ended, by default 1 on CPU and more on GPU; it changes no sample.
+    ended, by default 1 on CPU and more on GPU; it changes no sample, unless weights are loaded between steps: a sample
+    that waits for a row begins later.
 
     Raises ValueError for a model with sliding-window or recurrent layers: rows of different lengths share a batch
     as full attention alone allows.
