@@ -48,14 +48,16 @@ def backward(
     for part in chunks(logits_btv, _elements(logits_btv)):
         scaled = _scaled(logits_btv, part, temperature, tokens_bt, cutoffs_bt)
         unused = torch.ones_like(tokens_bt[part], dtype=torch.bool)
+        # Where it may be, the gradient is made in the place where it is wanted.
+        out = out_btv[part] if out_btv.dtype == scaled.dtype else None
         if grad_entropy_bt is None or entropy_bt is None:
             factor = torch.zeros((), device=scaled.device)
-            probs = scaled.softmax(-1)
+            probs = torch.softmax(scaled, -1, out=out)
         else:
             weight = grad_entropy_bt[part]
             unused &= weight == 0
             logprobs = scaled.log_softmax(-1)
-            probs = logprobs.exp()
+            probs = torch.exp(logprobs, out=out)
             factor = _finite(logprobs).add_(entropy_bt[part].unsqueeze(-1)).mul_(weight.unsqueeze(-1))
         if grad_logprobs_bt is None:
             grad = probs.mul_(-factor)
@@ -67,7 +69,9 @@ def backward(
         if temperature != 1:
             grad /= temperature
         # What a mask has selected away gets a gradient of 0, also where the logits are not finite.
-        out_btv[part] = grad.masked_fill_(unused.unsqueeze(-1), 0.0)
+        grad.masked_fill_(unused.unsqueeze(-1), 0.0)
+        if out is None:
+            out_btv[part] = grad
 
 
 def _scaled(
