@@ -192,6 +192,7 @@ _COLUMNS = (
     ("clipped", "clip_fraction", 3),
     ("ESS", "effective_sample_size", 3),
     ("grad. norm", "gradient_norm", 3),
+    ("changed", "changed_weights", 3),
     ("log-prob gap", "logprob_gap_mean", 5),
     ("staleness", "staleness_mean", 2),
     ("max", "staleness_max", 0),

@@ -66,6 +66,9 @@ class EpisodeReport(ApiModel):
     """Share of tokens whose ratio was clipped."""
     gradient_norm: float
     """Mean gradient norm before clipping."""
+    changed_weights: float | None = None
+    """Share of the policy's weights, in the dtype that makers are sent, that the episode changed, of about a million
+    of them: near 0, its steps are too small for that dtype."""
     effective_sample_size: float = 1.0
     """Share of the tokens that as good as count, by their off-policy weights, or ratios where there are none: 1 when
     all weigh the same."""

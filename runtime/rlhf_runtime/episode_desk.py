@@ -52,6 +52,7 @@ class TrainedEpisode:
     groups: list[GroupSummary]
     trained: Trained
     timing: Timing
+    changed_weights: float | None
     dropped: int
     published_at: float
     evaluation: EvaluationRound | None
@@ -134,6 +135,7 @@ class EpisodeDesk:
             trained=episode.trained,
             timing=episode.timing,
             sync_seconds=sync_seconds,
+            changed_weights=episode.changed_weights,
             dropped=episode.dropped,
             score=score,
             time=datetime.now(UTC),

@@ -14,7 +14,7 @@ from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.flow import Flow
 from rlhf_runtime.schedule import drop_stale
 from rlhf_runtime.weight_manifest import Order
-from rlhf_runtime.workers import GroupSummary, Trained, TrainersHandle
+from rlhf_runtime.workers import GroupSummary, Publication, Trained, TrainersHandle
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class TrainingLoop:
         # Makers stay at the version that is being evaluated until its score is there.
         await flow.pulse.until(lambda: not flow.evaluating or flow.stopping)
         publish_began = time.monotonic()
-        await self._publish(must_differ=trained.moved)
+        publication = await self._publish(must_differ=trained.moved)
         evaluation = self._begin_evaluation()
         published = time.monotonic()
         staged = await self._stage(scored=evaluation)
@@ -93,6 +93,7 @@ class TrainingLoop:
                     train=trained_at - collected,
                     publish=published - publish_began,
                 ),
+                changed_weights=publication.manifest.changed_weights,
                 dropped=_dropped(flow) - dropped_before,
                 published_at=published,
                 evaluation=flow.evaluation if evaluation else None,
@@ -126,16 +127,18 @@ class TrainingLoop:
         flow.pulse.beat()
         return trained, [flow.summaries.pop(cursor) for cursor in flow.ledger.cursors_of(version)]
 
-    async def _publish(self, *, must_differ: bool) -> None:
+    async def _publish(self, *, must_differ: bool) -> Publication:
         flow, config = self._flow, self._flow.config
         order = Order(config.attempt, flow.repairs, flow.version)
-        flow.publication = await self._trainers.publish(
+        publication = await self._trainers.publish(
             order,
             # Makers that round to bfloat16 may see a small step as none.
             must_differ=must_differ and config.models.actor.dtype == "float32",
             seconds=config.weight_sync_deadline_seconds,
         )
+        flow.publication = publication
         flow.pulse.beat()
+        return publication
 
     def _begin_evaluation(self) -> bool:
         """Begin the evaluation of the version just published, if it is due."""

@@ -40,11 +40,13 @@ class Manifest:
     """All of a version's tensors, each once, in the order of the wire.
 
     `must_differ` says that training has moved the weights: a version equal to the one before is then an error.
+    `changed_weights`: share of the policy's weights that differ from the version published before, None if none was.
     """
 
     order: Order
     buckets: tuple[tuple[TensorSpec, ...], ...]
     must_differ: bool
+    changed_weights: float | None = None
 
     def tensors(self) -> Iterator[TensorSpec]:
         return (spec for bucket in self.buckets for spec in bucket)

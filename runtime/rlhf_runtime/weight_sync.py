@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rlhf_runtime.changed_weights import ChangedWeights
 from rlhf_runtime.weight_manifest import (
     BUCKET_BYTES,
     Manifest,
@@ -52,7 +53,7 @@ class PublishedPart:
 
 
 class Publisher:
-    """Gives models' weights away. They rest from prepare to commit.
+    """Gives models' weights away, the policy's as the first part. They rest from prepare to commit.
 
     Every rank has one, because weights that are divided over ranks come together by all of them; with `publishes`
     false it takes part in that, and gives nothing.
@@ -67,19 +68,22 @@ class Publisher:
         self._tensors: dict[str, tuple[Tensor, torch.dtype]] = {}
         self._manifest: Manifest | None = None
         self._digests: dict[int, str] = {}
+        self._changed = ChangedWeights()
 
     def prepare(self, order: Order, *, must_differ: bool) -> Manifest | None:
         """Begin a publish; one that was begun before is forgotten. None where nothing is published."""
+        weights = [part.weights(order.version) for part in self._parts]
         self._tensors = {
             f"{part.prefix}.{name}": (tensor, part.dtype if tensor.is_floating_point() else tensor.dtype)
-            for part in self._parts
-            for name, tensor in part.weights(order.version).items()
+            for part, tensors in zip(self._parts, weights, strict=True)
+            for name, tensor in tensors.items()
         }
         if not self._publishes:
             self._tensors = {}
             return None
         specs = [_spec(name, tensor, dtype) for name, (tensor, dtype) in self._tensors.items()]
-        self._manifest = Manifest(order, into_buckets(specs, self._bucket_bytes), must_differ)
+        changed = self._changed.share(order.version, weights[0], self._parts[0].dtype)
+        self._manifest = Manifest(order, into_buckets(specs, self._bucket_bytes), must_differ, changed)
         self._digests = {}
         return self._manifest
 

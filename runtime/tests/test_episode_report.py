@@ -63,6 +63,7 @@ def report() -> EpisodeReport:
         trained=TRAINED,
         timing=Timing(whole=4.0, wait=1.0, train=2.0, publish=0.5),
         sync_seconds=0.75,
+        changed_weights=0.99,
         dropped=3,
         score=None,
         time=datetime(2026, 1, 1, tzinfo=UTC),
@@ -81,7 +82,7 @@ def test_the_numbers_of_an_episode() -> None:
     assert (found.kl, found.loss, found.entropy, found.clip_fraction, found.gradient_norm) == (0.01, 0.5, 1.5, 0.25, 2)
     assert (found.effective_sample_size, found.reference_kl, found.teacher_kl) == (0.9, 0.02, None)
     assert (found.value_loss, found.explained_variance) == (0.3, 0.4)
-    assert (found.dropped, found.score) == (3, None)
+    assert (found.dropped, found.score, found.changed_weights) == (3, None, 0.99)
 
 
 @pytest.mark.parametrize(
