@@ -177,3 +177,12 @@ def test_the_lora_sample_learns_by_its_adapter_alone(tmp_path: Path) -> None:
     checkpoint = run / "attempts" / "00001" / "checkpoints" / "episode-000030"
     assert all(".lora_" in name for name in load_file(checkpoint / "adapter_model.safetensors"))
     assert not (checkpoint / "model.safetensors").exists()
+
+
+@pytest.mark.full
+def test_a_truncated_policy_learns(tmp_path: Path) -> None:
+    """Sampled, recorded and trained as what topP and topK leave of it."""
+    rollout = list(yaml.safe_load_all((SAMPLES / "addition.yaml").read_text()))[-1]["spec"]["rollout"]
+    start, scores = run_sample(tmp_path, "addition.yaml", rollout={**rollout, "topP": 0.95, "topK": 8})
+    assert start < 0.7
+    assert scores[-1] > 0.85

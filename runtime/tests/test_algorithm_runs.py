@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from rlhf_api.run import RunConfig
+from rlhf_runtime.run_directory import RunDirectory
 from safetensors.torch import load_file
 from test_local_run import KillsAfter, assert_the_plan_was_trained, attempt, cluster, policy, weights
 from tiny_run import RecordingChannel, run_config
@@ -85,11 +86,34 @@ async def test_ppo_stopped_and_resumed_ends_with_the_weights_of_the_run_that_was
 
 
 async def test_grpo_with_reference_teacher_and_correction_replaces_a_killed_maker(tmp_path: Path, policy: Path) -> None:
-    models = {"actor": {"uri": str(policy)}, "teacher": {"uri": str(policy)}}
-    config = run_config(tmp_path, policy, algorithm=GRPO, models=models, trainers={"replicas": 2}, episodes=6)
+    """Of a truncated policy, whose log-probs are the trainers' too."""
+    changes: dict[str, Any] = {
+        "models": {"actor": {"uri": str(policy)}, "teacher": {"uri": str(policy)}},
+        "trainers": {"replicas": 2},
+        "rollout": {"promptsPerEpisode": 4, "samplesPerPrompt": 4, "maxNewTokens": 4, "topP": 0.9, "topK": 8},
+    }
+    config = run_config(tmp_path, policy, algorithm=GRPO, episodes=6, **changes)
     channel = await attempt(config, KillsAfter(config, 3, "makers"))
     assert channel.last_word == [None]
     assert_the_plan_was_trained(config, channel)
     assert channel.states[-1].repairs.makers == 1
     assert all(report.reference_kl is not None and report.teacher_kl is not None for report in channel.episodes)
     assert all(0 < (report.effective_sample_size or 0) <= 1 for report in channel.episodes)
+    assert max(report.logprob_gap_max or 0 for report in channel.episodes) < 1e-4
+
+
+async def test_a_loss_that_is_no_number_ends_the_attempt_with_what_was_found_and_trains_nothing(
+    tmp_path: Path, policy: Path
+) -> None:
+    algorithm = GRPO | {"group": {"normalization": "None"}, "minibatches": 1}
+    models = {"actor": {"uri": str(policy)}, "teacher": {"uri": str(policy)}}
+    config = run_config(
+        tmp_path, policy, algorithm=algorithm, models=models, rewards=[{"function": "tiny_rewards:huge"}]
+    )
+    channel = await attempt(config)
+    [failure] = channel.last_word
+    assert failure is not None
+    assert (failure.reason, failure.permanent) == ("NotFinite", False)
+    assert "step 1: found " in failure.message
+    assert channel.episodes == []
+    assert not (RunDirectory(config.run_directory).path / "model").exists()
