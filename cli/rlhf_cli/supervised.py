@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 from rlhf_api.conditions import COORDINATOR_CRASHED, STOPPED
 from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, Failure, Report, RunConfig
+from rlhf_api.tails import last_lines
 from rlhf_runtime.attempt_result import ExitCode, read_result
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
 from rlhf_runtime.run_directory import RunDirectory
@@ -199,7 +200,7 @@ class _Supervisor:
         )
 
     def _tail(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace")[-4000:]
+        return last_lines(self._log.read_text(encoding="utf-8", errors="replace"))
 
 
 async def _unless(event: asyncio.Event, work: Awaitable[T]) -> T:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from rlhf_api.names import JOB_UID_LABEL, ROLE_LABEL
+from rlhf_api.tails import last_lines
 
 HEAD_ROLE = "head"
 #: Name of the Ray container in every pod of a job: a template's container of this name is laid under ours.
@@ -37,7 +38,7 @@ class ContainerSeen:
     def ending(self) -> str:
         """How it last ended, with its last words, for people."""
         code = f"exit code {self.exit_code}" + (f", {self.exit_reason}" if self.exit_reason else "")
-        tail = self.exit_message.strip()[-300:]
+        tail = last_lines(self.exit_message.strip(), 300)
         return f"({code})" + (f": {tail}" if tail else "")
 
 

@@ -6,14 +6,13 @@ from rlhf_api import conditions
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Report, RoleReport
 from rlhf_api.status import MAX_MESSAGE, FailureStatus, RLHFJobStatus, RoleStatus
+from rlhf_api.tails import last_lines
 
 from rlhf_operator import conditions as stages
 from rlhf_operator import episodes
 from rlhf_operator.conditions import Fact, Stage
 from rlhf_operator.observed import Observed
 from rlhf_operator.report_view import ReportView
-
-_MAX_TAIL = 4096
 
 
 def bounded(message: str, name: str) -> str:
@@ -25,9 +24,9 @@ def bounded(message: str, name: str) -> str:
 
 
 def failure(job: RLHFJob, attempt: int, reason: str, message: str, tail: str = "") -> FailureStatus:
-    """Why an attempt failed, bounded: of a tail its end is kept."""
+    """Why an attempt failed, bounded: of a tail the last lines are kept."""
     return FailureStatus(
-        reason=reason[:256], message=bounded(message, job.name), attempt=attempt, tail=tail[-_MAX_TAIL:]
+        reason=reason[:256], message=bounded(message, job.name), attempt=attempt, tail=last_lines(tail)
     )
 
 

@@ -153,13 +153,16 @@ def test_a_long_message_is_cut_and_points_to_the_logs() -> None:
 
 
 def test_a_huge_traceback_leaves_a_small_status_with_the_tracebacks_end(given: G) -> None:
-    report = given.failed_report("RewardFunctionFailed", "m" * 200_000, permanent=True, tail="t" * 200_000 + "KeyError")
+    report = given.failed_report(
+        "RewardFunctionFailed", "m" * 200_000, permanent=True, tail="t" * 9000 + "  t\n" * 2000 + "KeyError"
+    )
     status = decide(
         given.job(given.running()), Observed(cluster=given.cluster()), given.view(report), given.at(130)
     ).status
     assert status.failure is not None
-    assert status.failure.tail.endswith("tKeyError")
-    assert len(status.failure.tail) == 4096
+    assert status.failure.tail.startswith("  t\n")
+    assert status.failure.tail.endswith("\nKeyError")
+    assert 4090 < len(status.failure.tail) <= 4096
     assert len(status.model_dump_json()) < 16 * 1024
     assert RLHFJobStatus.model_validate(status.to_dict()) == status
 

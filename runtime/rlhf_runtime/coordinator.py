@@ -15,6 +15,7 @@ import traceback
 
 from rlhf_api.conditions import COORDINATOR_CRASHED
 from rlhf_api.run import RUN_CONFIG_ENV, Failure, RunConfig
+from rlhf_api.tails import last_lines
 
 from rlhf_runtime import ray_workers, socket_channel
 from rlhf_runtime.channel import SupervisorChannel
@@ -106,16 +107,19 @@ class Run:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What the supervisor is told of an error: a RunFailure's own words, of a group the first one's."""
+    """What the supervisor is told of an error: a RunFailure's own words, of a group the first one's.
+
+    The traceback of any other error goes with it: that one is ours to mend.
+    """
     causes = _leaves(error)
     for cause in causes:
         if isinstance(cause, RunFailure):
-            return cause.report("".join(traceback.format_exception(cause))[-4000:])
+            return cause.report()
     return Failure(
         reason=COORDINATOR_CRASHED,
         message=f"the coordinator failed: {type(causes[0]).__name__}: {causes[0]}",
         permanent=False,
-        tail="".join(traceback.format_exception(causes[0]))[-4000:],
+        tail=last_lines("".join(traceback.format_exception(causes[0]))),
     )
 
 
@@ -134,8 +138,10 @@ async def _main() -> int:
     except Exception as error:
         if any(isinstance(leaf, SupervisorGone) for leaf in _leaves(error)):
             raise
-        log.exception("attempt %d ends", config.attempt)
         failure = failure_of(error)
+        # A failure that has no tail, and may pass, gets this log's end for one: no place for frames of ours.
+        shown = failure.permanent or bool(failure.tail)
+        log.error("attempt %d ends: %s", config.attempt, failure.message, exc_info=shown)
     await channel.finished(failure)
     await channel.close()
     return 0

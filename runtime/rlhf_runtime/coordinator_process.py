@@ -12,6 +12,7 @@ from typing import IO
 
 from pydantic import TypeAdapter
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
+from rlhf_api.tails import MAX_TAIL, last_lines
 
 from rlhf_runtime.channel import FromCoordinator, FromSupervisor
 from rlhf_runtime.lifeline import PYTHON, Tethered
@@ -19,8 +20,8 @@ from rlhf_runtime.socket_channel import CHANNEL_FD_ENV, MAX_LINE
 
 #: The command that starts a coordinator.
 COORDINATOR = (*PYTHON, "-m", "rlhf_runtime.coordinator")
-#: Bytes of the end of its standard error that are kept.
-TAIL_BYTES = 4096
+#: Bytes of the end of its standard error that are kept: more than a tail has, in characters of four bytes.
+_KEPT_BYTES = 4 * MAX_TAIL + 4
 #: Longest wait for the rest of a dead coordinator's log, seconds.
 _LOG_SECONDS = 2.0
 _STDERR = 2
@@ -89,7 +90,7 @@ class CoordinatorProcess:
         self._writer.close()
 
     async def tail(self) -> str:
-        """The end of its standard error."""
+        """The last lines of its standard error."""
         return await asyncio.to_thread(self._log.text)
 
 
@@ -108,12 +109,12 @@ class _LogTail:
     def text(self) -> str:
         """The end of the log; waits a little for what a process that has ended wrote last."""
         self._thread.join(_LOG_SECONDS)
-        return self._end.decode(errors="replace")
+        return last_lines(self._end.decode(errors="replace"))
 
     def _forward(self) -> None:
         descriptor = self._source.fileno()
         while chunk := os.read(descriptor, 65536):
-            self._end = (self._end + chunk)[-TAIL_BYTES:]
+            self._end = (self._end + chunk)[-_KEPT_BYTES:]
             while chunk:
                 chunk = chunk[os.write(_STDERR, chunk) :]
         self._source.close()

@@ -26,7 +26,11 @@ class Ending:
 
 
 def failure_of(ending: Ending) -> Failure | None:
-    """Why the attempt failed; None if it succeeded. What the coordinator said itself counts most."""
+    """Why the attempt failed; None if it succeeded. What the coordinator said itself counts most.
+
+    A permanent failure says all there is to say; with any other goes the end of the log, which has the last words
+    of user code that hung or died.
+    """
     if ending.finished is not None:
         failure = ending.finished.failure
     elif ending.given_up is not None:
@@ -39,6 +43,6 @@ def failure_of(ending: Ending) -> Failure | None:
             message=f"the coordinator {how} and did not say why" + (f"; its last line: {last}" if last else ""),
             permanent=False,
         )
-    if failure is None or failure.tail:
+    if failure is None or failure.tail or failure.permanent:
         return failure
     return failure.model_copy(update={"tail": ending.tail})

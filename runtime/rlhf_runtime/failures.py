@@ -8,7 +8,8 @@ from rlhf_api.run import Failure
 class RunFailure(Exception):
     """Ends the attempt. ``permanent`` says that another attempt cannot help: the job fails at once.
 
-    ``message`` is one sentence; a traceback or log that belongs to it, of user code for instance, is ``tail``.
+    ``message`` is one sentence; the traceback of user code that belongs to it is ``tail``. Where it was raised in ours
+    is of no use to a user, and shown nowhere but in the log.
     Raised anywhere in the runtime, also inside Ray actors: it pickles with all its fields.
     """
 
@@ -25,9 +26,9 @@ class RunFailure(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.reason, self.message, self.permanent, self.tail)
 
-    def report(self, tail: str = "") -> Failure:
-        """As it goes to the operator, with the end of a traceback or log: its own before ``tail``."""
-        return Failure(reason=self.reason, message=self.message, permanent=self.permanent, tail=self.tail or tail)
+    def report(self) -> Failure:
+        """As it goes to the operator."""
+        return Failure(reason=self.reason, message=self.message, permanent=self.permanent, tail=self.tail)
 
 
 def first_words(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 from rlhf_api import names
 from rlhf_api.conditions import TRAINER_LOST, WEIGHT_SYNC_FAILED
 from rlhf_api.run import RunConfig
+from rlhf_api.tails import last_lines
 
 from rlhf_runtime.actors import maker_actor, trainer_actor
 from rlhf_runtime.data.prompts import Prompt
@@ -283,7 +284,7 @@ def _best_reason(errors: Sequence[BaseException], pods: Sequence[str]) -> BaseEx
             return RunFailure(TRAINER_LOST, f"a trainer of {list(pods)} died: {_first_line(error)}", permanent=False)
     if isinstance(errors[0], PayloadLost):
         return errors[0]
-    tail = "".join(traceback.format_exception(errors[0]))[-4000:]
+    tail = last_lines("".join(traceback.format_exception(errors[0])))
     what = f"a trainer failed: {type(errors[0]).__name__}: {_first_line(errors[0])}"
     return RunFailure(TRAINER_LOST, what, permanent=False, tail=tail)
 

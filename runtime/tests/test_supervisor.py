@@ -174,8 +174,8 @@ async def test_success_is_reported_kept_and_acknowledged(tmp_path: Path) -> None
     ("scenario", "changes", "code", "reason", "message", "tail"),
     [
         pytest.param(
-            "fails", {}, 78, "RewardFunctionInvalid", "it is not there", "what the log says",
-            id="what the coordinator says is what is reported, with the end of its log",
+            "fails", {}, 78, "RewardFunctionInvalid", "it is not there", "",
+            id="what the coordinator says is what is reported; the log has no more to say",
         ),
         pytest.param(
             "is_killed", {}, 75, "CoordinatorCrashed", "signal SIGKILL", "the last words",
@@ -217,6 +217,8 @@ async def test_a_failed_attempt_says_why(
         assert last.failure.reason == reason
         assert message in last.failure.message
         assert tail in last.failure.tail
+        assert not (last.failure.permanent and last.failure.tail)
+        assert not last.failure.tail.startswith("x"), "a tail begins with a line"
         assert len(last.failure.tail) <= 4096
         assert last.waits == []
         seq = last.episodes[-1].seq if last.episodes else 0
@@ -504,6 +506,11 @@ LATE = Failure(reason="ProgressDeadlineExceeded", message="late", permanent=Fals
         pytest.param(
             Ending(finished=Finished(failure=SAID), returncode=1, given_up=None, tail="log"),
             ("NotFinite", "the loss is NaN", "log"), id="its own word, with the log's end",
+        ),
+        pytest.param(
+            Ending(finished=Finished(failure=SAID.model_copy(update={"permanent": True})), returncode=1, given_up=None,
+                   tail="log"),
+            ("NotFinite", "the loss is NaN", ""), id="a permanent failure says all itself",
         ),
         pytest.param(
             Ending(finished=Finished(failure=SAID.model_copy(update={"tail": "trace"})), returncode=1, given_up=None,

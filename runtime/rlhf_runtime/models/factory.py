@@ -11,7 +11,6 @@ role    "actor", "reference" and "teacher": forward(input_ids, attention_mask, p
 
 import importlib
 import json
-import traceback
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from rlhf_runtime.failures import RunFailure, first_words
 from rlhf_runtime.models.padding import check_padding, check_policy
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.pretrained import invalid
+from rlhf_runtime.user_traceback import user_traceback
 
 _SCORING = ("critic", "reward")
 #: What a module is tried on.
@@ -31,7 +31,7 @@ _TOKENS = (3, 1, 4, 2)
 def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | None = None) -> nn.Module:
     """The role's module as the user's function makes it, with the weights in `saved` where a checkpoint is resumed.
 
-    Raises RunFailure ModelInvalid (permanent) with the end of the traceback if it can't be imported or raises, or if
+    Raises RunFailure ModelInvalid (permanent) with the traceback if it can't be imported or raises, or if
     what it returns is no module with parameters of `dtype`, or one that padding makes say something else.
     """
     field = f"models.{role}.factory"
@@ -41,7 +41,7 @@ def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | 
         module = function(str(path), dtype, role)
     except (Exception, SystemExit) as error:
         message = f"{field}: {factory}: {type(error).__name__}: {first_words(error)}"
-        raise invalid(message, tail=traceback.format_exc()) from error
+        raise invalid(message, tail=user_traceback(error)) from error
     if not isinstance(module, nn.Module):
         raise invalid(f"{field}: {factory} returned a {type(module).__name__}, expected a torch.nn.Module")
     if next(module.parameters(), None) is None:
@@ -58,7 +58,7 @@ def from_factory(factory: str, path: Path, dtype: str, role: str, saved: Path | 
         raise
     except Exception as error:
         message = f"{field}: {factory}: its forward raised {type(error).__name__}: {first_words(error)}"
-        raise invalid(message, tail=traceback.format_exc()) from error
+        raise invalid(message, tail=user_traceback(error)) from error
     if saved is not None:
         _load_saved(module, saved, wanted, field)
     return module

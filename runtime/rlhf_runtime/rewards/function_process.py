@@ -11,17 +11,12 @@ import inspect
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rlhf_runtime.rewards.answers import NotRewards, rewards_of, shortened
 from rlhf_runtime.rewards.wire import receive, send
-
-#: Frames of a traceback that are reported: the last ones are the function's own.
-_FRAMES = 5
-#: Longest text of a value or traceback in an answer, characters.
-_MAX_TEXT = 4000
+from rlhf_runtime.user_traceback import user_traceback
 
 
 class InvalidFunction(Exception):
@@ -69,7 +64,7 @@ def find(path: str) -> Callable[..., Any]:
         raise InvalidFunction(f"{module_name} imports {missing!r}, which is not installed") from error
     except BaseException as error:
         # Whatever the module's top level does, a sys.exit() too, is its answer.
-        raise InvalidFunction(f"importing {module_name} raised {_summary(error)}", _frames(error)) from error
+        raise InvalidFunction(f"importing {module_name} raised {_summary(error)}", user_traceback(error)) from error
     if not hasattr(module, name):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         there = f"; it has {', '.join(functions[:8])}" if functions else ""
@@ -113,7 +108,7 @@ def answer(function: Callable[..., Any], request: dict[str, Any], runner: asynci
         return {"kind": "invalid", "message": str(error), "traceback": ""}
     except BaseException as error:
         # User code may raise anything, SystemExit and KeyboardInterrupt among it.
-        return {"kind": "raised", "message": _summary(error), "traceback": _frames(error)}
+        return {"kind": "raised", "message": _summary(error), "traceback": user_traceback(error)}
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
@@ -123,10 +118,6 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 def _summary(error: BaseException) -> str:
     text = " ".join(shortened(error, str).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _frames(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error, limit=-_FRAMES))[-_MAX_TEXT:]
 
 
 if __name__ == "__main__":

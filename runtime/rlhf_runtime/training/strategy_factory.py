@@ -1,13 +1,13 @@
 """Strategies that the user's own code makes: `trainers.strategyFactory`, called as ``f(rank, ranks) -> Strategy``."""
 
 import importlib
-import traceback
 from typing import Any
 
 import torch
 from rlhf_api.conditions import STRATEGY_INVALID
 
 from rlhf_runtime.failures import RunFailure, first_words
+from rlhf_runtime.user_traceback import user_traceback
 
 #: All that a `strategy.Strategy` has.
 PARTS = (
@@ -31,7 +31,7 @@ PARTS = (
 def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
     """What the user's function gives for this rank, after the ranks have joined their process group.
 
-    Raises RunFailure StrategyInvalid (permanent) with the end of the traceback if it can't be imported or raises, or
+    Raises RunFailure StrategyInvalid (permanent) with the traceback if it can't be imported or raises, or
     if what it returns lacks a part of a Strategy, has something else in its place, or does not give every rank samples
     of its own.
     """
@@ -40,7 +40,7 @@ def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
         made = getattr(importlib.import_module(module), name)(rank, ranks)
     except (Exception, SystemExit) as error:
         message = f"{factory}: {type(error).__name__}: {first_words(error)}"
-        raise _invalid(message, tail=traceback.format_exc()) from error
+        raise _invalid(message, tail=user_traceback(error)) from error
     missing = [part for part in PARTS if not hasattr(made, part)]
     if missing:
         raise _invalid(f"{factory} returned a {type(made).__name__} without {', '.join(missing)}")
