@@ -229,3 +229,31 @@ def test_a_version_that_arrives_in_a_batch_is_taken_up_when_the_batch_has_ended(
     assert made[0][0].oldest_version == 0
     assert bench.maker.make([task(1)])[0][0].oldest_version == 1
     assert bench.maker.commit(order, digest, 0.1), "a second commit of what is in use is no error"
+
+
+@pytest.mark.timeout(60)
+def test_a_hundred_syncs_beside_sampling_of_which_some_are_given_up_half_way_lock_nothing_up() -> None:
+    """Case R6."""
+    bench, seen, stop = Bench(), list[int](), threading.Event()
+    bench.sync(0)
+
+    def sample() -> None:
+        while not stop.is_set():
+            seen.append(bench.maker.make([task(0)])[0][0].oldest_version)
+
+    sampling = threading.Thread(target=sample)
+    sampling.start()
+    try:
+        for version in range(1, 101):
+            if version % 5 == 0:
+                given_up = bench.publisher.prepare(Order(1, 0, version), must_differ=False)
+                assert given_up is not None
+                bench.maker.prepare(given_up, 10)
+            assert bench.maker.commit(*bench.stage(version), 10)
+            bench.maker.tend()
+    finally:
+        stop.set()
+        sampling.join(10)
+    assert not sampling.is_alive()
+    assert seen == sorted(seen)
+    assert bench.maker.make([task(1)])[0][0].oldest_version == 100
