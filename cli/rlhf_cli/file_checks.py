@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rlhf_api.conditions import SOURCE_UNREACHABLE
+from rlhf_api.gpus import RAY_CONTAINER, pod_gpus, template_resources
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
 from rlhf_runtime.lifeline import PYTHON
@@ -23,8 +23,6 @@ from rlhf_cli.local_run import LocalRun, read_jobs
 from rlhf_cli.quantities import in_bytes
 from rlhf_cli.run_folder import RunFolder
 
-#: The container of a pod that Ray runs in.
-RAY = "ray"
 #: Longest check of one job's files, seconds.
 CHECK_SECONDS = 600
 
@@ -61,30 +59,18 @@ def _limits(job: RLHFJob) -> dict[str, tuple[str, int, bool]]:
     """
     found = {}
     for name, role in (("maker", job.spec.makers), ("trainer", job.spec.trainers)):
-        below = _template_resources(role.template)
         # As the operator lays them over each other.
-        limits = {**below.get("limits", {}), **role.resources.limits}
-        devices = {*limits, *below.get("requests", {}), *role.resources.requests}
+        limits = {**template_resources(role.template).get("limits", {}), **role.resources.limits}
         if "memory" in limits:
-            place = "resources" if "memory" in role.resources.limits else f"template.spec.containers[{RAY}].resources"
-            gpu = any(device.endswith("/gpu") for device in devices)
+            ours = "memory" in role.resources.limits
+            place = "resources" if ours else f"template.spec.containers[{RAY_CONTAINER}].resources"
+            gpu = pod_gpus(f"{name}s", role) is not None
             field = f"spec.{name}s.{place}.limits.memory"
             try:
                 found[name] = (field, in_bytes(limits["memory"]), gpu)
             except ValueError as error:
                 raise BadInput(f"{job.name}: {field}: {error}") from error
     return found
-
-
-def _template_resources(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Resources of a template's Ray container; only a cluster can say whether a template is right."""
-    containers = template.get("spec", {}).get("containers", [])
-    for container in containers if isinstance(containers, list) else []:
-        if isinstance(container, dict) and container.get("name") == RAY:
-            resources = container.get("resources")
-            parts = resources.items() if isinstance(resources, dict) else ()
-            return {name: part for name, part in parts if isinstance(part, dict)}
-    return {}
 
 
 def _main() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlhf_api.gpus import PodGpus, pod_gpus
 from rlhf_api.job import RLHFJob
 from rlhf_api.names import storage_root
 from rlhf_api.runtime import EnvFromSource, EnvVar
@@ -28,7 +29,7 @@ class LocalJob:
     """An RLHFJob made ready for this machine."""
 
     job: RLHFJob
-    """With a uid, and with paths below its storage moved to the local folder."""
+    """With a uid, without what only pods have, and with paths below its storage moved to the local folder."""
     environment: Mapping[str, str]
     """From runtime.env and runtime.envFrom."""
     code_files: Mapping[str, bytes] = field(default_factory=dict)
@@ -37,6 +38,8 @@ class LocalJob:
     """From runtime.code.path."""
     notes: Sequence[str] = ()
     """What the manifest says and this machine ignores, one sentence each."""
+    gpus: Sequence[PodGpus] = ()
+    """What it would ask a cluster for; here makers and trainers compute on what there is."""
 
 
 def localize(job: RLHFJob, config_maps: Sequence[Mapping[str, Any]], storage: Path, uid: str) -> LocalJob:
@@ -58,6 +61,7 @@ def localize(job: RLHFJob, config_maps: Sequence[Mapping[str, Any]], storage: Pa
         code_files=_files(in_config_map),
         code_path=moved_code.path if moved_code is not None else None,
         notes=_notes(job),
+        gpus=[gpus for gpus in (pod_gpus("makers", job.spec.makers), pod_gpus("trainers", job.spec.trainers)) if gpus],
     )
 
 
@@ -163,7 +167,7 @@ def _expanded(value: str, variables: Mapping[str, str]) -> str:
 
 
 def _moved(job: RLHFJob, root: str, storage: str, uid: str) -> RLHFJob:
-    """The job with a uid, every path below its storage's mount point moved below the local folder."""
+    """The job with a uid and no pods, every path below its storage's mount point moved below the local folder."""
     root = root.rstrip("/")
 
     def move(value: Any) -> Any:
@@ -174,6 +178,9 @@ def _moved(job: RLHFJob, root: str, storage: str, uid: str) -> RLHFJob:
     content = job.to_dict()
     spec = content["spec"]
     content["metadata"] = {**content["metadata"], "uid": uid}
+    for role in ("head", "makers", "trainers"):
+        for part in ("resources", "template"):
+            spec.get(role, {}).pop(part, None)
     places = [*spec["models"].values(), spec["prompts"], spec.get("evaluation", {})]
     for place in places:
         if "uri" in place:

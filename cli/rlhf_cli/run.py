@@ -20,6 +20,7 @@ from rlhf_cli.attempts import after
 from rlhf_cli.exits import FAILED, INTERRUPTED, SUCCEEDED
 from rlhf_cli.harmless import harmless
 from rlhf_cli.history import samples_text
+from rlhf_cli.local_gpus import warning
 from rlhf_cli.local_run import LocalRun, choose_run, locked, read_jobs, the_job
 from rlhf_cli.progress import Progress, advanced
 from rlhf_cli.results import Results, write_results
@@ -96,6 +97,9 @@ class _Run:
         job = self._chosen.local.job
         for note in self._chosen.local.notes:
             self._screen.say(note)
+        slow = await asyncio.to_thread(warning, self._chosen.local.gpus, self._chosen.environment(os.environ))
+        if slow is not None:
+            self._screen.say(slow)
         self._screen.say(f"Run folder: {self._chosen.folder.path}")
         if self._progress.done:
             self._screen.say(f"Resuming: {self._progress.done} of {job.spec.episodes} episodes are in the journal.")

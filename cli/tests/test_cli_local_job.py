@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rlhf_api.job import RLHFJob
+from rlhf_api.run import run_config
 from rlhf_cli.exits import BadInput
 from rlhf_cli.local_job import LocalJob, local_uid, localize
 
@@ -181,11 +182,16 @@ def test_what_only_pods_have_is_ignored_with_a_note(make_job: MakeJob) -> None:
         head={"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}},
         runtime={"imagePullSecrets": [{"name": "registry"}]},
     )
-    assert local(job).notes == [
+    here = local(job)
+    assert here.notes == [
         "Only a cluster uses head.template, makers.resources; ignored here.",
         "Only a cluster pulls images; runtime.imagePullSecrets is ignored here.",
     ]
-    assert local(make_job()).notes == []
+    # No process of a run here is told to insist on a GPU, and the user is told if there is none.
+    assert run_config(here.job, "/", attempt=1, incarnation=1).maker_gpus is None
+    [gpus] = here.gpus
+    assert str(gpus) == "makers.resources asks for 1 nvidia.com/gpu"
+    assert (local(make_job()).notes, local(make_job()).gpus) == ([], [])
 
 
 def test_a_uid_is_of_a_namespace_a_name_and_a_run() -> None:

@@ -51,7 +51,9 @@ MODEL_INVALID: Final = "ModelInvalid"  # permanent: no such folder, no tokenizer
 STRATEGY_INVALID: Final = (
     "StrategyInvalid"  # permanent: trainers.strategyFactory cannot be called, or gives no strategy
 )
-DEVICES_MISSING: Final = "DevicesMissing"  # permanent: a maker sees fewer GPUs than makers.tensorParallel
+DEVICES_MISSING: Final = (
+    "DevicesMissing"  # permanent: torch finds fewer GPUs than the resources ask for, or than processes take
+)
 MEMORY_TOO_SMALL: Final = "MemoryTooSmall"  # permanent: a pod may not use what its models' parameters alone take
 REWARD_FUNCTION_INVALID: Final = (
     "RewardFunctionInvalid"  # permanent: cannot be imported, wrong result type or length, NaN

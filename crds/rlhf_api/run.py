@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from rlhf_api.algorithm import Algorithm
+from rlhf_api.gpus import PodGpus, pod_gpus
 from rlhf_api.job import RLHFJob
 from rlhf_api.models import Models
 from rlhf_api.prompts import Evaluation, Prompts
@@ -35,7 +36,7 @@ MAX_EPISODES_PER_REPORT = 100
 
 
 class RunConfig(ApiModel):
-    """Everything one attempt needs, with nothing about pods: the same on a laptop and in a cluster."""
+    """Everything one attempt needs, on a laptop as in a cluster; of pods only which GPUs they must have."""
 
     name: str
     namespace: str
@@ -57,6 +58,10 @@ class RunConfig(ApiModel):
     rollout: Rollout
     makers: MakerSettings
     trainers: TrainerSettings
+    maker_gpus: PodGpus | None = None
+    """GPUs without which no maker computes. Default none: where torch finds one, or else on CPUs."""
+    trainer_gpus: PodGpus | None = None
+    """The same of the trainers: those of `trainers.per_pod` ranks, which take one each."""
     max_batch_samples: int
     """Samples one maker generates together; whole groups."""
     buffer_capacity: int
@@ -175,6 +180,8 @@ def run_config(job: RLHFJob, storage_root: str, attempt: int, incarnation: int) 
         rollout=spec.rollout,
         makers=_settings(MakerSettings, spec.makers),
         trainers=_settings(TrainerSettings, spec.trainers),
+        maker_gpus=pod_gpus("makers", spec.makers),
+        trainer_gpus=pod_gpus("trainers", spec.trainers),
         max_batch_samples=batch // group * group,
         buffer_capacity=spec.buffer.capacity or (spec.max_staleness + 1) * spec.samples_per_episode,
         weight_sync_deadline_seconds=spec.weight_sync.deadline_seconds,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from generated_specs import generated
 from pydantic import ValidationError
+from rlhf_api.gpus import PodGpus
 from rlhf_api.job import RLHFJob
 from rlhf_api.roles import MakerSettings, TrainerSettings
 from rlhf_api.run import Failure, LiveSettings, Report, RoleReport, RunConfig, Wait, run_config, run_directory
@@ -135,6 +136,18 @@ def test_what_the_user_wrote_stays_as_it_was() -> None:
             "roles are counted",
             {"trainers": {"replicas": 2, "microBatchSize": 3}},
             {"trainers": TrainerSettings(replicas=2, micro_batch_size=3)},
+        ),
+        ("no GPUs", {}, {"maker_gpus": None, "trainer_gpus": None}),
+        (
+            "a maker's GPU, and those of a pod of ranks",
+            {
+                "makers": {"resources": {"limits": {"amd.com/gpu": 1}}},
+                "trainers": {"replicas": 2, "perPod": 2, "resources": {"limits": {"nvidia.com/gpu": "2"}}},
+            },
+            {
+                "maker_gpus": PodGpus(count=1, resource="amd.com/gpu", field="makers.resources"),
+                "trainer_gpus": PodGpus(count=2, resource="nvidia.com/gpu", field="trainers.resources"),
+            },
         ),
         ("no evaluation", {}, {"evaluation": None}),
         (

@@ -88,13 +88,15 @@ def submit(**changes: Any) -> Submit:
 async def test_a_submission_carries_the_run_config_and_asks_for_no_resources(
     head: Head, ray: RayJobs, given: G
 ) -> None:
-    await ray.submit("token", given.job(), submit())
+    # Not of Ray, that is: of its GPUs each process is told, and insists on them.
+    await ray.submit("token", given.job(makers={"resources": {"limits": {"nvidia.com/gpu": 1}}}), submit())
     [request] = head.requests
     assert request["entrypoint"] == "rlhf-supervisor"
     assert request["entrypoint_num_cpus"] == 0
     config = RunConfig.model_validate_json(request["runtime_env"]["env_vars"][RUN_CONFIG_ENV])
     assert (config.attempt, config.incarnation, config.episodes) == (1, 1, 12)
     assert config.run_directory == "/mnt/rlhf/team/addition-0f1e2d3c"
+    assert str(config.maker_gpus) == "makers.resources asks for 1 nvidia.com/gpu"
     assert "token" not in json.dumps(request)
 
 

@@ -22,7 +22,7 @@ from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.ledger import Dispatch
 from rlhf_runtime.logprob_gap import Probe
-from rlhf_runtime.processors import available_processors
+from rlhf_runtime.processors import available_processors, unhide_gpus
 from rlhf_runtime.run_directory import RunDirectory
 from rlhf_runtime.topology import rank_of
 from rlhf_runtime.weight_manifest import Manifest, Order, SyncRefused
@@ -53,9 +53,8 @@ class _Actor:
 
         `sharing`: processes that share the pod, and so its CPUs.
         """
-        # Ray hides GPUs from an actor that asks for none; the actors here have their pod's to themselves.
-        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-            del os.environ["CUDA_VISIBLE_DEVICES"]
+        # The actors here have their pod's GPUs to themselves, and ask Ray for none.
+        unhide_gpus(os.environ)
         # Threads that wait by spinning take the processors that the other actors of this machine compute on.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
@@ -127,10 +126,12 @@ class TrainerActor(_Actor):
 
         `place` is the rank's number among those of its pod, and of the pod's GPU that it takes.
         """
+        from rlhf_runtime.doctor.gpus import check_own_gpus
         from rlhf_runtime.loading import load_trainer
         from rlhf_runtime.training.devices import take_gpu
         from rlhf_runtime.training.process_group import join
 
+        check_own_gpus(self._config, "trainer", place)
         # In the thread that trains: which GPU is current is a matter of threads.
         take_gpu(place)
         if rendezvous is not None:

@@ -10,6 +10,7 @@ from rlhf_api.run import RunConfig
 from torch import nn
 
 from rlhf_runtime.buffer import ExperienceBuffer
+from rlhf_runtime.doctor.gpus import check_own_gpus
 from rlhf_runtime.doctor.limits import check_own_memory
 from rlhf_runtime.engines.engine import Engine
 from rlhf_runtime.engines.loading import load_engine, sampling_of, truncation_of
@@ -44,8 +45,9 @@ ROWS_OF_A_PASS = 64
 def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     """A maker with its models loaded and its reward functions started; it samples after its first sync only.
 
-    Raises RunFailure for what is wrong with models or functions.
+    Raises RunFailure for what is wrong with models or functions, and for missing GPUs.
     """
+    check_own_gpus(config, "maker")
     check_own_memory(config, "maker")
     roles = role_models(config)
     folder = model_folder(config.models.actor.uri, "models.actor")

@@ -4,7 +4,6 @@ import os
 from functools import partial
 
 import torch
-from rlhf_api.conditions import DEVICES_MISSING
 from rlhf_api.run import RunConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
@@ -12,10 +11,9 @@ from rlhf_runtime.engines.loading import load_engine
 from rlhf_runtime.engines.tensor_parallel.engine import TensorParallelEngine
 from rlhf_runtime.engines.tensor_parallel.followers import Followers
 from rlhf_runtime.engines.tensor_parallel.orders import Begin, Meet
-from rlhf_runtime.engines.tensor_parallel.parts import FIELD, DividedModel
+from rlhf_runtime.engines.tensor_parallel.parts import DividedModel
 from rlhf_runtime.engines.tensor_parallel.progress import Progress
 from rlhf_runtime.engines.tensor_parallel.rank import RankEngine
-from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.models.pretrained import on_device
@@ -32,12 +30,10 @@ STALL_SECONDS = 300.0
 def start_engine(config: RunConfig, seconds: float = STALL_SECONDS) -> TensorParallelEngine:
     """An engine over `makers.tensorParallel` processes, of which this is one.
 
-    Raises RunFailure for a model that cannot be loaded or divided and for missing GPUs, all permanent; EngineLost.
+    Where there are GPUs, there are as many. Raises RunFailure for a model that cannot be loaded or divided, permanent;
+    EngineLost.
     """
     ranks = config.makers.tensor_parallel
-    if torch.cuda.is_available() and torch.cuda.device_count() < ranks:
-        found = f"{os.uname().nodename} has {torch.cuda.device_count()} GPUs"
-        raise RunFailure(DEVICES_MISSING, f"{FIELD} is {ranks}, but {found}", permanent=True)
     text, threads = config.model_dump_json(by_alias=True, exclude_none=True), torch.get_num_threads()
     begin = [Begin(config_json=text, rank=rank, threads=threads) for rank in range(1, ranks)]
     followers = Followers(begin, seconds)
