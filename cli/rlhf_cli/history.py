@@ -17,7 +17,7 @@ from rlhf_cli.exits import BadInput
 from rlhf_cli.harmless import harmless
 from rlhf_cli.run_folder import the_run
 from rlhf_cli.run_record import parts_of_the_reward, reward_names
-from rlhf_cli.samples import Sample, read_samples
+from rlhf_cli.samples import Sample, read_samples, with_samples
 
 Format = Literal["table", "json", "csv"]
 
@@ -57,7 +57,11 @@ def show_samples(path: Path, episode: int | None, most: int, output: Literal["te
         if samples := read_samples(run.directory, report):
             sys.stdout.write(samples_text(samples[:most]) if output == "text" else _samples_json(samples[:most]))
             return
-    raise BadInput(f"{run.path}: no samples were kept of {'any episode' if episode is None else f'episode {episode}'}")
+    kept = with_samples(run.directory, episodes)
+    if episode is None or not kept:
+        raise BadInput(f"{run.path}: no samples were kept of any episode")
+    listed = f"{'..., ' if len(kept) > 8 else ''}{', '.join(map(str, kept[-8:]))}"
+    raise BadInput(f"{run.path}: no samples were kept of episode {episode}; they were of {listed}")
 
 
 def samples_text(samples: Sequence[Sample]) -> str:

@@ -29,10 +29,17 @@ def read_samples(directory: RunDirectory, report: EpisodeReport) -> list[Sample]
 
     Raises BadInput with file and line for a row that is not one.
     """
-    path = directory.attempt(report.attempt).samples / f"episode-{report.episode:06d}.jsonl"
-    if not path.exists():
-        return []
-    return list(_rows(path, report.episode))
+    path = _path(directory, report)
+    return list(_rows(path, report.episode)) if path.exists() else []
+
+
+def with_samples(directory: RunDirectory, reports: Sequence[EpisodeReport]) -> list[int]:
+    """Which of the episodes have samples."""
+    return [report.episode for report in reports if _path(directory, report).exists()]
+
+
+def _path(directory: RunDirectory, report: EpisodeReport) -> Path:
+    return directory.attempt(report.attempt).samples / f"episode-{report.episode:06d}.jsonl"
 
 
 def _rows(path: Path, episode: int) -> Iterator[Sample]:

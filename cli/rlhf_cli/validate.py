@@ -12,7 +12,7 @@ from rlhf_cli.validation import validate as problems_of
 
 
 def validate(paths: Sequence[Path], console: Console | None = None) -> int:
-    """Check every RLHFJob of the files; other objects in them are left alone.
+    """Check every RLHFJob of the files; of other objects only the kinds are told.
 
     Returns the exit code: 0 when all are valid, 1 when one is not or none is there, 2 when a file is not readable.
     """
@@ -39,5 +39,7 @@ def _validate_file(path: Path, out: Console) -> int:
     if problems:
         return FAILED
     names = ", ".join(str(job.value["metadata"]["name"]) for job in jobs)
-    out.print(f"{path}: {names}: valid", style="green", markup=False)
+    others = sorted({str(document.value.get("kind")) for document in documents if not is_job(document)})
+    skipped = f"; not checked: {', '.join(others)}" if others else ""
+    out.print(f"{path}: {names}: valid{skipped}", style="green", markup=False)
     return SUCCEEDED

@@ -127,7 +127,7 @@ def test_samples_are_of_the_attempt_that_counts(
     )
     show_samples(tmp_path, 2, 8, "json")
     assert [s["completion"] for s in json.loads(printed(capsys))] == ["counts", "a second"]
-    with pytest.raises(BadInput, match="no samples were kept of episode 3"):
+    with pytest.raises(BadInput, match=r"no samples were kept of episode 3; they were of 2$"):
         show_samples(tmp_path, 3, 8, "text")
     with pytest.raises(BadInput, match="episode 9 was not trained; episodes there: 1 to 3"):
         show_samples(tmp_path, 9, 8, "text")
