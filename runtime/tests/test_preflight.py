@@ -227,7 +227,8 @@ def no_evaluation_function(job: dict[str, Any], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("breaks", "reason", "parts"),
     [
-        pytest.param(no_model, "ModelInvalid", ["there is no folder", "models/policy; ", "has held_out.jsonl, model,"],
+        pytest.param(no_model, "ModelInvalid",
+                     ["there is no folder", "models/policy; ", "has held_out.jsonl, model,", "; did you mean model?"],
                      id="a model path that is not there"),
         pytest.param(other_scheme, "ModelInvalid", ["gs://org/model: expected an absolute path"], id="another scheme"),
         pytest.param(no_config, "ModelInvalid", ["there is no config.json in", "has model.safetensors"],

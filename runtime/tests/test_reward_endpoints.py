@@ -133,10 +133,11 @@ def test_a_slow_endpoint_has_so_many_tries_of_its_time(judge: Judge) -> None:
 
 def test_an_endpoint_that_is_not_there_is_not_there_yet() -> None:
     found = failure(endpoint("http://127.0.0.1:9/score", retries=1))
-    assert "no connection: " in found.message
-    assert "after 2 tries" in found.message
+    assert "no connection: Connection refused, after 2 tries" in found.message
     assert (found.reason, found.permanent) == ("RewardEndpointFailed", False)
-    assert failure(endpoint("http://no-such-host.invalid/", retries=0)).reason == "RewardEndpointFailed"
+    unknown = failure(endpoint("http://no-such-host.invalid/", retries=0))
+    assert unknown.reason == "RewardEndpointFailed"
+    assert "ssl" not in unknown.message
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlhf_runtime.data.nearest_name import did_you_mean
 from rlhf_runtime.data.remote_files import (
     CONNECT_SECONDS,
     SILENT_SECONDS,
@@ -97,6 +98,7 @@ class S3Place:
             # Only to help: who may read one object need not be allowed to list.
             names = []
         there = f"; s3://{parent}/ has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else ""
+        there += did_you_mean(self._path.rpartition("/")[2], names)
         return LocationError(
             f"{self._uri}: there is no object, and none below, {self._key!r} in bucket {self._bucket!r} at {at}{there}",
             permanent=True,

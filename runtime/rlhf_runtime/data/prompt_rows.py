@@ -5,6 +5,7 @@ Of a source, the place of every row is kept and nothing else: 8 bytes a row, how
 
 import codecs
 import json
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from rlhf_runtime.failures import RunFailure
 RESERVED_COLUMNS = ("prompts", "completions")
 #: Who may speak in a list of messages.
 ROLES = ("system", "developer", "user", "assistant", "tool")
+
+#: Names with commas or semicolons between them, and no blank after these: not a sentence.
+_CSV_HEADER = re.compile(r"""["']?\w[\w .-]*["']?([,;]["']?\w[\w .-]*["']?)+""")
 
 #: A prompt as its row has it: text, or messages with at least a role and a text as content.
 PromptValue = str | list[dict[str, Any]]
@@ -163,7 +167,7 @@ def _parsed(line: bytes, row: int, key: str, where: str, decoder: json.JSONDecod
     except (ValueError, RecursionError) as error:
         # JSON's own message has a line number too, counted within this line.
         found = f"{error.msg}, at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-        invalid(f"{where}: not JSON: {found}; expected one JSON object per line", error)
+        invalid(f"{where}: not JSON: {found}{_other_format(line.decode())}; expected one JSON object per line", error)
     if not isinstance(value, dict):
         invalid(f"{where}: found {_kind(value)}, expected one JSON object per line")
     if key not in value:
@@ -180,6 +184,14 @@ def _parsed(line: bytes, row: int, key: str, where: str, decoder: json.JSONDecod
         invalid(f"{where}: key {key!r}: found {_kind(prompt)}, expected a string or an array of messages")
     _check_text(prompt, where)
     return PromptRow(row=row, prompt=prompt, columns=value, where=where)
+
+
+def _other_format(line: str) -> str:
+    """What a line that is not JSON looks like: a row or the header of a table."""
+    text = line.strip()
+    if not text.startswith(("{", "[")) and "\t" in text:
+        return ", it looks like a tab-separated table"
+    return ", it looks like the header of a CSV file" if _CSV_HEADER.fullmatch(text) else ""
 
 
 def _is_json(value: Any) -> bool:

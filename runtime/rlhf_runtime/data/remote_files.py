@@ -107,7 +107,8 @@ def cached(uri: str, listing: Listing, file: RemoteFile, download: Callable[[Pat
 
 def first_line(error: BaseException) -> str:
     """A library's error in one line of bounded length."""
-    line = (str(error).strip().splitlines() or [""])[0]
+    # aiohttp says of every address, http too, that it takes certificates as usual.
+    line = (str(error).strip().splitlines() or [""])[0].replace(" ssl:default", "")
     text = f"{type(error).__name__}: {line}" if line else type(error).__name__
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
 

@@ -20,6 +20,7 @@ from typing import BinaryIO, NoReturn, cast
 from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID, SOURCE_UNREACHABLE
 
 from rlhf_runtime.data.locations import LocationError, local_path
+from rlhf_runtime.data.nearest_name import did_you_mean
 from rlhf_runtime.data.remote_files import CACHE_ENV
 from rlhf_runtime.failures import RunFailure
 
@@ -135,7 +136,7 @@ def neighbours(path: Path) -> str:
         return f"; there is no folder {folder}"
     # A mounted ConfigMap has hidden folders beside its files.
     names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    return f"; in {folder} there is {_listed(names)}" if names else ""
+    return f"; in {folder} there is {_listed(names)}{did_you_mean(path.name, names)}" if names else ""
 
 
 def invalid(message: str, cause: BaseException | None = None) -> NoReturn:

@@ -61,8 +61,13 @@ class WebPlace:
             ) from error
         except (OSError, HTTPException) as error:
             raise LocationError(
-                f"{self._uri}: cannot be read from {self._host} ({first_line(error)})", permanent=False
+                f"{self._uri}: cannot be read from {self._host} ({_why(error)})", permanent=False
             ) from error
+
+
+def _why(error: OSError | HTTPException) -> str:
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return cause.strerror if isinstance(cause, OSError) and cause.strerror else first_line(error)
 
 
 def _is_address(uri: str) -> bool:

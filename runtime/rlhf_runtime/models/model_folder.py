@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from rlhf_api.conditions import MODEL_INVALID, SOURCE_UNREACHABLE
 
 from rlhf_runtime.data.locations import LocationError, file_sizes, local_path
+from rlhf_runtime.data.nearest_name import did_you_mean
 from rlhf_runtime.failures import RunFailure
 
 _CONFIG = "config.json"
@@ -121,7 +122,9 @@ def _what_is_there(path: Path) -> str:
     there = next(folder for folder in (path, *path.parents) if folder.is_dir())
     names = sorted(entry.name for entry in there.iterdir())
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"{there} has {listed or 'nothing in it'}"
+    # The first name of the path that is not there; no name where all of it is.
+    absent = path.relative_to(there).parts[:1]
+    return f"{there} has {listed or 'nothing in it'}{did_you_mean(absent[0], names) if absent else ''}"
 
 
 def _invalid(message: str, cause: BaseException | None = None) -> NoReturn:

@@ -114,7 +114,7 @@ class EndpointReward:
             except (aiohttp.ClientError, OSError) as error:
                 unreachable = isinstance(error, OSError | aiohttp.ClientConnectionError)
                 what = "no connection" if unreachable else "no HTTP answer"
-                problem, after = f"{what}: {' '.join(str(error).split()) or type(error).__name__}", None
+                problem, after = f"{what}: {_why(error)}", None
             log.warning("%s: %s (try %d of %d)", self._label, problem, number, tries)
             if number < tries:
                 await asyncio.sleep(pause(number, after, self._first_pause))
@@ -202,6 +202,15 @@ async def _at_most(stream: aiohttp.StreamReader, most: int) -> bytes:
     while len(content) < most and (part := await stream.read(most - len(content))):
         content += part
     return bytes(content)
+
+
+def _why(error: aiohttp.ClientError | OSError) -> str:
+    """What is wrong with a connection, in the system's words: "Connection refused", "Name or service not known"."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return os.strerror(cause.errno)
+    text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
 
 
 def _shown(content: bytes) -> str:
