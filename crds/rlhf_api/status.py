@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from rlhf_api.rewards import MAX_REWARDS
 from rlhf_api.schema import ApiModel, Time
+from rlhf_api.tails import MAX_TAIL
 
 #: Episodes kept in status; the whole series is in the journal (``rlhfjob history``).
 EPISODES_IN_STATUS = 10
@@ -186,7 +187,7 @@ class FailureStatus(ApiModel):
     """One sentence that says why."""
     attempt: int
     """The attempt that failed."""
-    tail: Annotated[str, Field(max_length=4096)] = ""
+    tail: Annotated[str, Field(max_length=MAX_TAIL)] = ""
     """End of the traceback or log."""
 
 

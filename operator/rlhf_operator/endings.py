@@ -70,9 +70,15 @@ def submission_over(s: Situation) -> Plan | None:
         return s.fail_attempt(s.failure(conditions.HEAD_LOST, message))
     if answer.state == "Succeeded":
         return _report_missed(s)
-    message = f"submission {s.status.submission_id} is {answer.state.upper()} in Ray: {answer.message.strip()}"
+    message = f"submission {s.status.submission_id} is {answer.state.upper()} in Ray: {_in_a_sentence(answer.message)}"
     why = s.failure(conditions.RAY_JOB_FAILED, message, tail=answer.message)
     return s.fail(why) if answer.exit_code == EXIT_PERMANENT else s.fail_attempt(why)
+
+
+def _in_a_sentence(message: str) -> str:
+    """Ray's message: one line, or a line that announces the log's last ones, of which the last says most."""
+    first, *log = message.strip().splitlines() or ["it gives no reason"]
+    return f"{first.partition(', last available logs')[0]}; its last line: {log[-1].strip()}" if log else first
 
 
 def _report_missed(s: Situation) -> Plan:

@@ -4,6 +4,12 @@ from rlhf_operator.observed import Observed, Submission
 from rlhf_operator.plan import Acknowledge, DeleteChildren
 from situation import DONE, FAILURE, Case, cluster, ready, silent
 
+#: What Ray says of a driver that failed: an announcement, and the end of its log.
+RAYS_MESSAGE = (
+    "Job entrypoint command failed with exit code 78, last available logs (truncated to 20,000 chars):\n"
+    "of a traceback\nattempt 1 failed: PromptsInvalid: no prompts\n"
+)
+
 ENDS: dict[str, Case] = {
     "success is written first; the cluster is not touched in that pass": Case(
         status=lambda g: g.running(),
@@ -179,10 +185,11 @@ ENDS: dict[str, Case] = {
     ),
     "a driver that ended unheard with the exit code for no help fails the job": Case(
         status=lambda g: g.submitted(),
-        observed=lambda g: ready(g, submission=Submission("Failed", "exit code 78", 78)),
+        observed=lambda g: ready(g, submission=Submission("Failed", RAYS_MESSAGE, 78)),
         phase="Failed",
         reason="RayJobFailed",
-        message="submission {sid} is FAILED in Ray: exit code 78",
+        message="submission {sid} is FAILED in Ray: Job entrypoint command failed with exit code 78; its last line: "
+        "attempt 1 failed: PromptsInvalid: no prompts",
         requeue=0,
         over=True,
     ),
