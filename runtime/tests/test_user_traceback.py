@@ -1,10 +1,12 @@
-"""Tracebacks of user code: from its first frame on, and none of the code that called it."""
+"""Tracebacks that users are shown: of their own code from its first frame on, of ours only where we are to mend it."""
 
 import importlib
 import traceback
 from pathlib import Path
 
 import pytest
+from rlhf_runtime.coordinator import failure_of
+from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.rewards.function_process import InvalidFunction, find
 
 DEEP = """
@@ -61,3 +63,28 @@ def test_of_a_long_one_the_first_frames_and_the_error_are_kept(tmp_path: Path, m
         importlib.import_module("of_a_user")
     whole = "".join(traceback.format_exception(raised.value)).splitlines()
     assert {*before.splitlines(), *after.splitlines()} <= set(whole)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "tail"),
+    [
+        pytest.param(
+            RunFailure("PromptsInvalid", "line 1: not JSON", permanent=True), "line 1: not JSON", [],
+            id="a message that says all",
+        ),
+        pytest.param(
+            RunFailure("RewardFunctionFailed", "it raised", permanent=False, tail="mine.py"), "it raised", ["mine.py"],
+            id="a message with the user's traceback",
+        ),
+        pytest.param(
+            KeyError("x"), "the coordinator failed: KeyError: 'x'",
+            ["OSError: what was below", "KeyError: 'x'"], id="an error of ours, with what is below it",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_coordinator_says_of_an_error(error: Exception, message: str, tail: list[str]) -> None:
+    error.__cause__ = OSError("what was below")
+    failure = failure_of(ExceptionGroup("tasks", [error]))
+    assert failure.message == message
+    assert [line for line in failure.tail.splitlines() if line in tail] == tail
+    assert bool(failure.tail) == bool(tail)
