@@ -55,7 +55,7 @@ def balanced(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     rank (Graham 1969). Every rank has a group if there are as many.
 
     >>> balanced([5, 9, 4, 2], 2)
-    [[1], [0, 2, 3]]
+    [[1, 3], [0, 2]]
     """
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
