@@ -194,19 +194,14 @@ class _Generation:
     def run(self, between_steps: Hook | None) -> list[Group]:
         seating = self._seating
         self._start(seating.fill())
+        self._measure()
         while len(seating.alive):
-            self._measure()
             for _ in range(self._steps_until_look()):
                 if self._versions and between_steps is not None:
                     between_steps()
                 self._step()
-            self._look()
-            self._start(seating.fill())
-            sources, targets = seating.shrink(self._widths)
-            if len(sources):
-                on_device = [torch.from_numpy(rows).to(self._engine._device) for rows in (sources, targets)]
-                self._cache.move(*on_device)
-                self._rows.move(*on_device)
+            if self._look():
+                self._seat()
         by_request: dict[int, list[Rollout]] = {}
         for sample in self._samples:
             assert sample.rollout is not None
@@ -215,6 +210,16 @@ class _Generation:
             Group(prompt_index=request.prompt_index, rollouts=tuple(by_request[i]))
             for i, request in enumerate(self._requests)
         ]
+
+    def _seat(self) -> None:
+        """Give rows that have become free to samples that wait, or make the batch narrower."""
+        self._start(self._seating.fill())
+        sources, targets = self._seating.shrink(self._widths)
+        if len(sources):
+            on_device = [torch.from_numpy(rows).to(self._engine._device) for rows in (sources, targets)]
+            self._cache.move(*on_device)
+            self._rows.move(*on_device)
+        self._measure()
 
     def _start(self, placement: Placement) -> None:
         """Read the prompts of these samples, and let the samples begin in their rows."""
@@ -309,14 +314,14 @@ class _Generation:
         left = self._sampling.max_new_tokens - (len(self._versions) - self._oldest_start)
         return min(self._engine._look_every, left)
 
-    def _look(self) -> None:
-        """Take out what has ended."""
+    def _look(self) -> bool:
+        """Take out what has ended; whether something has."""
         alive = self._seating.alive
         done = self._rows.done[:, 0].cpu().numpy()[alive]
         if self._stop is None:
             alive, done = alive[done], done[done]
         if not len(alive):
-            return
+            return False
         rows = self._on_device(alive)
         counts = self._rows.counts[rows, 0].tolist()
         drawn = self._rows.drawn[rows].cpu().numpy().astype(np.int32)
@@ -333,6 +338,7 @@ class _Generation:
         # A row that a stop string has ended does not know it yet.
         self._rows.done[self._on_device(ended)] = True
         self._seating.leave(ended)
+        return bool(ended)
 
     def _rollout(self, sample: _Sample, tokens: Int32Array, logprobs: Float32Array, stopped: bool) -> Rollout:
         request = self._requests[sample.request]
