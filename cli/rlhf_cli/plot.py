@@ -45,13 +45,11 @@ def write_plot(record: RunRecord, path: Path) -> None:
         if scores := record.scores():
             reward.plot(*zip(*scores, strict=True), color=_ORANGE, label="score (held out)", marker="o", markersize=3.5)
         reward.set_ylabel("mean reward per sample")
-        reward.legend(loc="lower right")
         kl.set_title("KL")
         kl.plot(x, [e.kl for e in record.episodes], color=_TEAL, label="sampling ‖ trained policy", **markers)
         if distances := [(e.episode, e.reference_kl) for e in record.episodes if e.reference_kl is not None]:
             kl.plot(*zip(*distances, strict=True), color=_PINK, label="trained policy ‖ reference", **markers)
         kl.set_ylabel("nats per token")
-        kl.legend(loc="upper left")
         kl.set_ylim(bottom=0)
         staleness.set_title("Staleness")
         staleness.plot(x, [e.staleness_mean for e in record.episodes], color=_PURPLE, label="mean", **markers)
@@ -59,11 +57,13 @@ def write_plot(record: RunRecord, path: Path) -> None:
         staleness.set_ylabel("policy versions")
         staleness.set_ylim(-0.08, max(1, *(e.staleness_max for e in record.episodes), 0) * 1.12)
         staleness.yaxis.set_major_locator(MaxNLocator(integer=True))
-        staleness.legend(loc="lower right")
         throughput.set_title("Throughput")
         throughput.plot(x, [e.tokens_per_second for e in record.episodes], color=_BLUE, **markers)
         throughput.set_ylabel("completion tokens trained / s")
         throughput.set_ylim(bottom=0)
+        for axes in (reward, kl, staleness):
+            # Beside the title, where no line runs.
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
         for axes in (staleness, throughput):
             axes.set_xlabel("episode")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=9))
