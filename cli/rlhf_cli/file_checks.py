@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_api.conditions import SOURCE_UNREACHABLE
-from rlhf_api.gpus import RAY_CONTAINER, pod_gpus, template_resources
+from rlhf_api.gpus import pod_gpus, template_resources
 from rlhf_api.job import RLHFJob
+from rlhf_api.names import RAY_CONTAINER
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
 from rlhf_runtime.lifeline import PYTHON
 

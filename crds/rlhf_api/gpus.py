@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from rlhf_api.names import RAY_CONTAINER
 from rlhf_api.roles import Makers, Trainers
 from rlhf_api.schema import ApiModel
 
-#: The container of a pod that Ray runs in.
-RAY_CONTAINER = "ray"
 #: Of any maker; nvidia.com/gpu.shared and nvidia.com/mig-1g.10gb are what NVIDIA's device plugin calls parts of one.
 _GPU = re.compile(r"[^/]+/(gpu|gpu\.shared|mig-.+)")
 _COUNT = re.compile(r"[0-9]{1,9}")

@@ -10,6 +10,9 @@ JOB_UID_LABEL = "rlhf.dev/job-uid"
 ROLE_LABEL = "rlhf.dev/role"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "rlhf-operator"}
 
+#: Name of the Ray container in every pod of a job: a template's container of this name is laid under ours.
+RAY_CONTAINER = "ray"
+
 #: Worker groups of the RayCluster, and the Ray custom resources that bind actors to them: one unit for each actor.
 MAKER_GROUP = "maker"
 TRAINER_GROUP = "trainer"

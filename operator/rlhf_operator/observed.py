@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from rlhf_api.names import JOB_UID_LABEL, ROLE_LABEL
+from rlhf_api.names import JOB_UID_LABEL, RAY_CONTAINER, ROLE_LABEL
 from rlhf_api.tails import last_lines
 
 HEAD_ROLE = "head"
-#: Name of the Ray container in every pod of a job: a template's container of this name is laid under ours.
-RAY_CONTAINER = "ray"
 RAY_CLUSTER_LABEL = "ray.io/cluster"
 
 

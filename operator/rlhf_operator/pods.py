@@ -7,7 +7,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.roles import Head, Makers, Trainers
 from rlhf_api.run import REPORT_PORT, TOKEN_ENV
 
-from rlhf_operator.observed import HEAD_ROLE, RAY_CONTAINER
+from rlhf_operator.observed import HEAD_ROLE
 from rlhf_operator.templates import TemplateError, lay_under
 
 #: Whom the pods run as unless the template says otherwise: an image may need its own user, though never root.
@@ -67,7 +67,7 @@ def _pod(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
 
 def _ray_container(job: RLHFJob, role: str, parameters: Role) -> dict[str, Any]:
     container: dict[str, Any] = {
-        "name": RAY_CONTAINER,
+        "name": names.RAY_CONTAINER,
         "image": job.spec.runtime.image,
         "env": _env(job),
         "securityContext": _RESTRICTED,

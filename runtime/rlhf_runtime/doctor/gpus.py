@@ -61,7 +61,7 @@ def circumstances() -> str:
     """What decides how many they are: torch, its own words if it can use none, and variables that hide them."""
     words = [f"torch {torch.__version__}"]
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types for it
     except (AssertionError, RuntimeError) as error:
         words.append(first_words(error).rstrip("."))
     words += [f"{name}={os.environ[name]!r}" for name in _HIDING if name in os.environ]
