@@ -15,8 +15,8 @@ from kubernetes import client, config
 from rlhf_api.crd import COLUMNS, WIDE_COLUMNS, object_schema
 from rlhf_api.job import GROUP, PLURAL, VERSION
 from rlhf_api.status import RLHFJobStatus
-from rlhf_cli.manifest import Document, parse_manifest
-from rlhf_cli.validation import load_job, validate
+from rlhf_cli.validation.manifest import Document, parse_manifest
+from rlhf_cli.validation.verdict import load_job, validate
 from rule_cases import Generated
 from valid_jobs import bases
 

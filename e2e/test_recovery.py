@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from kube import ROOT, STORAGE, JsonObject, Kubectl, documents, eventually
-from rlhf_runtime.journal import history
-from rlhf_runtime.run_directory import RunDirectory
-from rlhf_runtime.trained_groups import trained_groups
+from rlhf_runtime.storage.journal import history
+from rlhf_runtime.storage.run_directory import RunDirectory
+from rlhf_runtime.storage.trained_groups import trained_groups
 
 EPISODES, PROMPTS, SAMPLES = 12, 16, 4
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kube import ROOT, STORAGE, Kubectl, eventually
-from rlhf_runtime.journal import history
-from rlhf_runtime.run_directory import RunDirectory
+from rlhf_runtime.storage.journal import history
+from rlhf_runtime.storage.run_directory import RunDirectory
 
 KILLS = 10
 

@@ -62,12 +62,12 @@ def validate(
     ] = None,
 ) -> None:
     """Check files by the rules of the API server, offline: schema, defaults, cross-field rules, by line."""
-    from rlhf_cli.validate import validate as validate_files
+    from rlhf_cli.validation.command import validate as validate_files
 
     with _errors_told():
         code = validate_files(file)
         if code == 0 and files:
-            from rlhf_cli.file_checks import check
+            from rlhf_cli.running.file_checks import check
 
             code = check(file, storage)
         raise typer.Exit(code)
@@ -90,11 +90,11 @@ def run(
         typer.Option("--fresh", help="Begin a new run in a folder of its own, beside earlier ones of the same job."),
     ] = False,
 ) -> None:
-    from rlhf_cli.installed import require_runtime
+    from rlhf_cli.reading.installed import require_runtime
 
     with _errors_told():
         require_runtime()
-        from rlhf_cli.run import run as run_locally
+        from rlhf_cli.running.command import run as run_locally
 
         raise typer.Exit(run_locally(file, storage, name, fresh=fresh))
 
@@ -113,7 +113,7 @@ def history(
     output: Annotated[HistoryFormat, typer.Option("--output", "-o", help="Format.")] = HistoryFormat.TABLE,
 ) -> None:
     """What each episode did: from a run's folder (all episodes) or from the cluster (the last 10, in status)."""
-    from rlhf_cli.history import show_history
+    from rlhf_cli.reading.command import show_history
 
     with _errors_told():
         show_history(name, storage, namespace, output.value)
@@ -127,7 +127,7 @@ def samples(
     output: Annotated[SamplesFormat, typer.Option("--output", "-o", help="Format.")] = SamplesFormat.TEXT,
 ) -> None:
     """Sample rollouts to read: prompt, completion, reward, advantage, policy versions."""
-    from rlhf_cli.history import show_samples
+    from rlhf_cli.reading.command import show_samples
 
     with _errors_told():
         show_samples(path, episode, most, output.value)

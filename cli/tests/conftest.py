@@ -9,8 +9,8 @@ import pytest
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import RunConfig, run_config
 from rlhf_api.status import EpisodeReport
-from rlhf_runtime.journal import Journal
-from rlhf_runtime.run_directory import RunDirectory
+from rlhf_runtime.storage.journal import Journal
+from rlhf_runtime.storage.run_directory import RunDirectory
 
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 UID = "0123abcd-0000-0000-0000-000000000000"

@@ -26,7 +26,10 @@ def rlhfjob(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("module", ["rlhf_cli.main", "rlhf_cli.validate", "rlhf_cli.history", "rlhf_cli.local_run"])
+@pytest.mark.parametrize(
+    "module",
+    ["rlhf_cli.main", "rlhf_cli.validation.command", "rlhf_cli.reading.command", "rlhf_cli.running.local_run"],
+)
 def test_nothing_heavy_is_loaded_before_it_is_needed(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

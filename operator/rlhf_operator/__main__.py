@@ -14,16 +14,16 @@ import aiohttp
 from prometheus_client import start_http_server
 
 from rlhf_operator import handlers
-from rlhf_operator.cluster import Cluster, operator_key
-from rlhf_operator.conditions import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, SUCCEEDED
-from rlhf_operator.kube import Kube, connect
-from rlhf_operator.leadership import Lease, LeaseLost
+from rlhf_operator.clients.cluster import Cluster, operator_key
+from rlhf_operator.clients.kube import Kube, connect
+from rlhf_operator.clients.leadership import Lease, LeaseLost
+from rlhf_operator.clients.rayjobs import RayJobs
+from rlhf_operator.clients.reports import Links
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
 from rlhf_operator.passes import Passes
 from rlhf_operator.queue import Key, WorkQueue
-from rlhf_operator.rayjobs import RayJobs
-from rlhf_operator.reports import Links
+from rlhf_operator.status.stages import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, SUCCEEDED
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 

@@ -11,7 +11,7 @@ import kopf
 from rlhf_api.job import GROUP, PLURAL
 from rlhf_api.names import JOB_UID_LABEL
 
-from rlhf_operator.desired import RAY_PLURAL
+from rlhf_operator.manifests.children import RAY_PLURAL
 from rlhf_operator.queue import Key
 from rlhf_operator.watched import Raw, Watched, job_key, key_of
 

@@ -8,9 +8,10 @@ from rlhf_api import conditions
 from rlhf_api.job import RLHFJob
 from rlhf_api.names import ray_cluster_name, submission_id
 
-from rlhf_operator.cluster import Cluster
-from rlhf_operator.kube import Raw
-from rlhf_operator.observed import (
+from rlhf_operator.clients.cluster import Cluster
+from rlhf_operator.clients.kube import Raw
+from rlhf_operator.clients.rayjobs import RayJobs
+from rlhf_operator.observed.picture import (
     Code,
     Observed,
     Obstacle,
@@ -20,8 +21,7 @@ from rlhf_operator.observed import (
     parse_cluster,
     pods_of_cluster,
 )
-from rlhf_operator.rayjobs import RayJobs
-from rlhf_operator.report_view import ReportView
+from rlhf_operator.observed.report_view import ReportView
 from rlhf_operator.watched import Watched, child_key
 
 #: What the watches told is read anew after so many seconds: a watch may have missed a deletion.

@@ -11,13 +11,12 @@ from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
 from rlhf_api.status import RLHFJobStatus
 
-from rlhf_operator import invalid
-from rlhf_operator.cluster import Cluster
-from rlhf_operator.decide import decide
-from rlhf_operator.kube import Conflict, NotFound, Raw
-from rlhf_operator.metrics import Metrics
-from rlhf_operator.observe import Observer
-from rlhf_operator.plan import (
+from rlhf_operator.clients.cluster import Cluster
+from rlhf_operator.clients.kube import Conflict, NotFound, Raw
+from rlhf_operator.clients.rayjobs import RayJobs, RayRefused
+from rlhf_operator.clients.reports import Links
+from rlhf_operator.decisions.decide import decide
+from rlhf_operator.decisions.plan import (
     Acknowledge,
     Action,
     CreateConfigMap,
@@ -27,10 +26,11 @@ from rlhf_operator.plan import (
     StopSubmission,
     Submit,
 )
+from rlhf_operator.metrics import Metrics
+from rlhf_operator.observe import Observer
 from rlhf_operator.queue import Key
-from rlhf_operator.rayjobs import RayJobs, RayRefused
-from rlhf_operator.reports import Links
-from rlhf_operator.status import bounded
+from rlhf_operator.status import invalid
+from rlhf_operator.status.build import bounded
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 

@@ -10,8 +10,8 @@ from rlhf_api import names
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Failure, Report, RoleReport, Wait
 from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
-from rlhf_operator.observed import ClusterSeen, ContainerSeen, PodSeen
-from rlhf_operator.report_view import ReportView
+from rlhf_operator.observed.picture import ClusterSeen, ContainerSeen, PodSeen
+from rlhf_operator.observed.report_view import ReportView
 
 START = datetime(2026, 1, 2, 3, 4, 0, tzinfo=UTC)
 UID = "0f1e2d3c-aaaa-bbbb-cccc-000000000001"

@@ -19,15 +19,15 @@ import pytest
 from rlhf_api import names
 from rlhf_api.job import RLHFJob
 from rlhf_api.status import EpisodeReport, ReportCursor, RLHFJobStatus
-from rlhf_operator.desired import config_map, ray_cluster, secret
-from rlhf_operator.kube import Conflict
+from rlhf_operator.clients.kube import Conflict
+from rlhf_operator.clients.rayjobs import RayRefused
+from rlhf_operator.decisions.plan import Acknowledge, Submit
+from rlhf_operator.manifests.children import config_map, ray_cluster, secret
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
-from rlhf_operator.observed import Code, Submission, Unreachable
+from rlhf_operator.observed.picture import Code, Submission, Unreachable
+from rlhf_operator.observed.report_view import NOTHING_HEARD, Follow, ReportView
 from rlhf_operator.passes import Passes
-from rlhf_operator.plan import Acknowledge, Submit
-from rlhf_operator.rayjobs import RayRefused
-from rlhf_operator.report_view import NOTHING_HEARD, Follow, ReportView
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 

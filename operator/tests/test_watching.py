@@ -8,8 +8,8 @@ from rlhf_api import names
 from rlhf_api.job import RLHFJob
 from rlhf_operator.handlers import registry, settings
 from rlhf_operator.observe import REREAD_SECONDS, Observer
-from rlhf_operator.observed import Code, Submission, parse_cluster, parse_pod
-from rlhf_operator.report_view import NOTHING_HEARD
+from rlhf_operator.observed.picture import Code, Submission, parse_cluster, parse_pod
+from rlhf_operator.observed.report_view import NOTHING_HEARD
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 

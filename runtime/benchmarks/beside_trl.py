@@ -20,10 +20,11 @@ import torch
 from datasets import Dataset
 from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.experience.batch import Batch, collate
+from rlhf_runtime.experience.rollout import Experience, Group
 from rlhf_runtime.maths.advantages import group_advantages
 from rlhf_runtime.maths.policy_loss import Clip
 from rlhf_runtime.models.policy_weights import load_weights, model_weights
-from rlhf_runtime.rollout import Batch, Experience, Group, collate
 from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.objective import Mean, PolicyObjective

@@ -15,9 +15,10 @@ import transformers
 from beside_trl import DEVICE, Ours, Setup, Theirs, load, now, same_loss, say, scratch, spread
 from rlhf_runtime.engines.engine import Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.experience.batch import rows_of
+from rlhf_runtime.experience.rollout import Group
 from rlhf_runtime.maths.logprobs import token_logprobs
-from rlhf_runtime.model_forwards import completion_logits
-from rlhf_runtime.rollout import Group, rows_of
+from rlhf_runtime.models.forwards import completion_logits
 from torch import nn
 from transformers import Qwen2Config
 

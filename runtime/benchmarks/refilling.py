@@ -13,7 +13,7 @@ from beside_trl import say, spread
 from grpo_step import LLAMA
 from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
-from rlhf_runtime.rollout import Group
+from rlhf_runtime.experience.rollout import Group
 from transformers import LlamaForCausalLM
 
 ROWS, GROUP, TURNS = 32, 8, 5

@@ -12,7 +12,7 @@ import torch
 from beside_trl import DEVICE, Ours, Setup, now, scratch, spread
 from gpu_tokens import QWEN
 from grpo_step import LLAMA
-from rlhf_runtime.rollout import Batch
+from rlhf_runtime.experience.batch import Batch
 
 GROUP = 8
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from rlhf_runtime.engines.engine import Request, Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.experience.rollout import Rollout
 from rlhf_runtime.maths.logprobs import token_logprobs_and_entropy
 from rlhf_runtime.maths.truncation import Truncation, _sorted_cutoffs, cutoffs
-from rlhf_runtime.rollout import Rollout
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 

@@ -17,19 +17,20 @@ from rlhf_api.conditions import COORDINATOR_CRASHED
 from rlhf_api.run import RUN_CONFIG_ENV, Failure, RunConfig
 from rlhf_api.tails import last_lines
 
-from rlhf_runtime import ray_workers, socket_channel
-from rlhf_runtime.channel import SupervisorChannel
-from rlhf_runtime.checkpoint import Checkpoints
-from rlhf_runtime.dataflow import Storage, run_dataflow
-from rlhf_runtime.episode_desk import Standing, standing_of, stored
+from rlhf_runtime.actors import cluster
+from rlhf_runtime.channel import coordinator_end
+from rlhf_runtime.channel.coordinator_end import SupervisorGone
+from rlhf_runtime.channel.messages import SupervisorChannel
+from rlhf_runtime.dataflow.episode_finisher import Standing, standing_of, stored
+from rlhf_runtime.dataflow.flow import Flow, MakerSlot
+from rlhf_runtime.dataflow.watch import Watch
+from rlhf_runtime.dataflow.wiring import Storage, run_dataflow
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.flow import Flow, MakerSlot
-from rlhf_runtime.ledger import Ledger
-from rlhf_runtime.preflight import preflight
+from rlhf_runtime.preflight.checks import preflight
 from rlhf_runtime.processors import available_processors
-from rlhf_runtime.run_directory import RunDirectory
-from rlhf_runtime.socket_channel import SupervisorGone
-from rlhf_runtime.watch import Watch
+from rlhf_runtime.scheduling.ledger import Ledger
+from rlhf_runtime.storage.checkpoints import Checkpoints
+from rlhf_runtime.storage.run_directory import RunDirectory
 
 log = logging.getLogger("rlhf.coordinator")
 
@@ -74,7 +75,7 @@ class Run:
             log.info("resuming after episode %d from %s", standing.latest_episode, standing.latest_folder)
         # Ray starts while the files are checked; actors are placed when both are done. In a thread of the event
         # loop's pool, which lives as long as the process: a local Ray ends with the thread that started it.
-        connecting = asyncio.ensure_future(asyncio.to_thread(ray_workers.connect, self._config))
+        connecting = asyncio.ensure_future(asyncio.to_thread(cluster.connect, self._config))
         try:
             checked = await asyncio.to_thread(preflight, self._config, directory)
             flow.sources = checked.sources
@@ -88,7 +89,7 @@ class Run:
             makers = self._config.makers.replicas * self._config.makers.tensor_parallel
             share = available_processors() // (makers + self._config.trainers.replicas)
             threads = max(1, share) if started else None
-            workers = ray_workers.RayWorkers(self._config, probe, threads, checked.training.columns)
+            workers = cluster.RayWorkers(self._config, probe, threads, checked.training.columns)
             try:
                 await run_dataflow(
                     workers,
@@ -103,7 +104,7 @@ class Run:
                 await stored(directory.remove_probe, probe)
         finally:
             await asyncio.wait([connecting])
-            await asyncio.to_thread(ray_workers.disconnect)
+            await asyncio.to_thread(cluster.disconnect)
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -131,7 +132,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 async def _main() -> int:
     config = RunConfig.model_validate_json(os.environ[RUN_CONFIG_ENV])
-    channel = await socket_channel.connect()
+    channel = await coordinator_end.connect()
     failure: Failure | None = None
     try:
         await Run(config, channel).run()

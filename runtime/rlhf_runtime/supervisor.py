@@ -20,11 +20,11 @@ from pathlib import Path
 from pydantic import ValidationError
 from rlhf_api.run import REPORT_PORT, RUN_CONFIG_ENV, TOKEN_ENV, RunConfig
 
-from rlhf_runtime.attempt_result import ExitCode, exit_code
-from rlhf_runtime.coordinator_process import COORDINATOR
-from rlhf_runtime.deadlines import Patience
-from rlhf_runtime.server import LOOPBACK, CannotListen, ReportServer
-from rlhf_runtime.supervision import Supervisor
+from rlhf_runtime.storage.attempt_result import ExitCode, exit_code
+from rlhf_runtime.supervision.attempt import Supervisor
+from rlhf_runtime.supervision.coordinator_process import COORDINATOR
+from rlhf_runtime.supervision.deadlines import Patience
+from rlhf_runtime.supervision.report_server import LOOPBACK, CannotListen, ReportServer
 
 _EXIT_CODES = (
     "Exit codes: 0 succeeded; 75 failed, another attempt may help; 78 failed, no attempt can help; "

@@ -15,8 +15,8 @@ from rlhf_runtime.engines.tensor_parallel.parts import DividedModel
 from rlhf_runtime.engines.tensor_parallel.progress import Progress
 from rlhf_runtime.engines.tensor_parallel.rank import RankEngine
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.experience.rollout import Float32Array, Group, Rollout
 from rlhf_runtime.models.policy_weights import model_weights
-from rlhf_runtime.rollout import Float32Array, Group, Rollout
 from strategy_ranks import FAMILIES
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM

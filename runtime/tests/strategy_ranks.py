@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from learners import MEAN, OBJECTIVES, PAD, adamw, make_experiences
 from rlhf_api.models import Lora
 from rlhf_api.roles import TrainerSettings
-from rlhf_runtime.buffer import ExperienceGroup
-from rlhf_runtime.ledger import Dispatch
+from rlhf_runtime.distributed.process_group import gathered_objects
+from rlhf_runtime.experience.buffer import ExperienceGroup
 from rlhf_runtime.models.critic import Critic
 from rlhf_runtime.models.lora import attach_adapters
 from rlhf_runtime.models.policy_weights import load_weights
-from rlhf_runtime.topology import share_of_rank
+from rlhf_runtime.scheduling.ledger import Dispatch
+from rlhf_runtime.scheduling.topology import share_of_rank
 from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.training.objective import ValueObjective
 from rlhf_runtime.training.optimized import OptimizedModel
-from rlhf_runtime.training.process_group import gathered_objects
 from rlhf_runtime.training.step_batches import PassBound, exchanged, step_batches
 from rlhf_runtime.training.strategy import SingleProcess, Strategy, make_strategy
-from test_learner import MEAN, OBJECTIVES, PAD, adamw, make_experiences
 from torch import nn
 from transformers import (
     AutoConfig,

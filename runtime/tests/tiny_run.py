@@ -1,14 +1,20 @@
 """A policy of a few thousand parameters, its tokenizer, and the RunConfig of a job that a laptop core can run."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from rlhf_api.run import Failure, LiveSettings, RunConfig
 from rlhf_api.status import EpisodeReport
-from rlhf_runtime.channel import CoordinatorState
+from rlhf_runtime.channel.messages import CoordinatorState
 
 EPISODES, PROMPTS, SAMPLES = 4, 4, 4
+
+
+def python_path() -> str:
+    """PYTHONPATH by which child processes find the modules beside this one."""
+    return os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 def write_policy(folder: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from rlhf_runtime.experience.rollout import Float32Array, Group, Int32Array, Rollout
 from rlhf_runtime.maths.truncation import Truncation
-from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout
 
 Hook = Callable[[], None]
 

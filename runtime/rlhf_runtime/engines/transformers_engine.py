@@ -21,11 +21,12 @@ from rlhf_runtime.engines.recorded_steps import RecordedSteps
 from rlhf_runtime.engines.row_cache import RowCache
 from rlhf_runtime.engines.rows import Rows
 from rlhf_runtime.engines.seating import Placement, Seating
+from rlhf_runtime.experience.batch import rows_of
+from rlhf_runtime.experience.rollout import Float32Array, Group, Int32Array, Rollout
 from rlhf_runtime.maths.logprobs import token_logprobs
-from rlhf_runtime.model_forwards import completion_logits
+from rlhf_runtime.models.forwards import completion_logits
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.shared_prompts import cache_parameter
-from rlhf_runtime.rollout import Float32Array, Group, Int32Array, Rollout, rows_of
 
 AsHeld = Callable[[nn.Module, Mapping[str, Tensor]], Mapping[str, Tensor]]
 

@@ -21,7 +21,7 @@ from rlhf_runtime.failures import RunFailure, first_words
 from rlhf_runtime.models.padding import check_padding, check_policy
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.pretrained import invalid
-from rlhf_runtime.user_traceback import user_traceback
+from rlhf_runtime.user_code import user_traceback
 
 _SCORING = ("critic", "reward")
 #: What a module is tried on.

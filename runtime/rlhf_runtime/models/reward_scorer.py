@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from rlhf_runtime.data.prompt_rows import PromptValue
 from rlhf_runtime.data.templates import TokenizerEncoder, UnreadableText
-from rlhf_runtime.doctor.tokens import difference
-from rlhf_runtime.model_forwards import TOKENS_AT_ONCE, passes
+from rlhf_runtime.models.forwards import TOKENS_AT_ONCE, passes
 from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.models.reward_model import load_reward_model
+from rlhf_runtime.models.same_tokens import difference
 from rlhf_runtime.models.tokenizer import has_tokenizer, read_tokenizer
 
 _FIELD = "models.reward"

@@ -59,3 +59,8 @@ def _critic(config: RunConfig) -> RoleModel:
     if models.reward is not None:
         return RoleModel(role="critic", field="models.reward", model=models.reward)
     return RoleModel(role="critic", field="models.actor", model=models.actor)
+
+
+def refresh_every_episodes(config: RunConfig) -> int | None:
+    """After how many episodes the reference takes the policy's weights; None: never."""
+    return None if config.algorithm.kl is None else config.algorithm.kl.refresh_every_episodes

@@ -12,8 +12,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, PreTrainedModel
 
-from rlhf_runtime.rollout import Rows
-from rlhf_runtime.training.blocks import recomputes_in_backward
+from rlhf_runtime.experience.batch import Rows
+from rlhf_runtime.models.blocks import recomputes_in_backward
 
 #: The least part of a batch's tokens, padding counted, that must be saved to be worth a pass of its own. A GPU's
 #: passes are short, and starting their kernels takes the host as long for few tokens as for many.

@@ -48,3 +48,8 @@ def load_tokenizer(uri: str, model: ModelFolder) -> Any:
 
 def _invalid(message: str) -> RunFailure:
     return RunFailure(MODEL_INVALID, message, permanent=True)
+
+
+def pad_id(tokenizer: Any) -> int:
+    """What fills batches; masks never come from it, so the end token does where there is none."""
+    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)

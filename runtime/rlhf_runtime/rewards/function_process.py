@@ -16,7 +16,7 @@ from typing import Any
 
 from rlhf_runtime.rewards.answers import NotRewards, rewards_of, shortened
 from rlhf_runtime.rewards.wire import receive, send
-from rlhf_runtime.user_traceback import user_traceback
+from rlhf_runtime.user_code import user_traceback
 
 
 class InvalidFunction(Exception):

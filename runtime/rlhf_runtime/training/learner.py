@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_runtime.experience.batch import Batch
 from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
 from rlhf_runtime.maths.statistics import Sums, means
-from rlhf_runtime.model_forwards import completion_logits, completion_values
-from rlhf_runtime.rollout import Batch
+from rlhf_runtime.models.forwards import completion_logits, completion_values
 from rlhf_runtime.training.objective import PolicyObjective, ValueObjective, added, stacked
 from rlhf_runtime.training.optimized import OptimizedModel, not_finite
 from rlhf_runtime.training.strategy import SingleProcess, Strategy

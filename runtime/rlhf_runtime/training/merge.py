@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rlhf_runtime.experience.rollout import Experience
 from rlhf_runtime.maths.advantages import global_moments, whiten
-from rlhf_runtime.rollout import Experience
 
 
 def whitened(

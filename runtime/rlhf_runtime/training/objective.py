@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlhf_runtime.experience.batch import Batch
 from rlhf_runtime.maths.aggregation import Aggregation, loss_denominator, share
 from rlhf_runtime.maths.kl import KlEstimator, kl_loss
 from rlhf_runtime.maths.off_policy import Correction, interpolated_logprobs, off_policy_weights
@@ -13,7 +14,6 @@ from rlhf_runtime.maths.policy_loss import Clip, RatioLevel, policy_loss
 from rlhf_runtime.maths.statistics import Sums, policy_sums, reference_sums, value_sums
 from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.maths.value_loss import value_loss
-from rlhf_runtime.rollout import Batch
 
 OldLogProbs = Literal["Sampled", "Recomputed", "Interpolated"]
 

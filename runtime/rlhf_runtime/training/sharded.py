@@ -22,11 +22,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from rlhf_runtime.distributed.devices import accelerator
+from rlhf_runtime.distributed.process_group import gathered_objects
+from rlhf_runtime.models.blocks import recompute_in_backward, transformer_blocks
 from rlhf_runtime.models.policy_weights import model_weights
-from rlhf_runtime.training.blocks import recompute_in_backward, transformer_blocks
-from rlhf_runtime.training.devices import accelerator
 from rlhf_runtime.training.optimizer_states import load_whole_optimizer_state, whole_optimizer_state
-from rlhf_runtime.training.process_group import gathered_objects
 from rlhf_runtime.training.tensor_parallel import divide
 
 _REPLICAS, _SHARDS, _TENSOR = "replicas", "shards", "tensor"

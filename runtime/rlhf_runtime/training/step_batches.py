@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rlhf_runtime.buffer import ExperienceGroup
-from rlhf_runtime.rollout import TOKEN_FIELDS, Batch, Experience, collate
+from rlhf_runtime.experience.batch import Batch, collate
+from rlhf_runtime.experience.buffer import ExperienceGroup
+from rlhf_runtime.experience.rollout import TOKEN_FIELDS, Experience
 from rlhf_runtime.training.micro_batches import Length, balanced, by_rows, by_tokens
 from rlhf_runtime.training.strategy import Strategy
 

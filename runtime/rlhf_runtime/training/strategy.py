@@ -14,11 +14,11 @@ from rlhf_api.roles import TrainerSettings
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rlhf_runtime.distributed.devices import accelerator
+from rlhf_runtime.distributed.process_group import gathered_objects, join_alone
+from rlhf_runtime.models.blocks import recompute_in_backward
 from rlhf_runtime.models.policy_weights import model_weights
-from rlhf_runtime.training.blocks import recompute_in_backward
-from rlhf_runtime.training.devices import accelerator
 from rlhf_runtime.training.optimizer_states import load_whole_optimizer_state, whole_optimizer_state
-from rlhf_runtime.training.process_group import gathered_objects, join_alone
 from rlhf_runtime.training.sharded import Sharded
 from rlhf_runtime.training.strategy_factory import strategy_from_factory
 

@@ -7,7 +7,7 @@ import torch
 from rlhf_api.conditions import STRATEGY_INVALID
 
 from rlhf_runtime.failures import RunFailure, first_words
-from rlhf_runtime.user_traceback import user_traceback
+from rlhf_runtime.user_code import user_traceback
 
 #: All that a `strategy.Strategy` has.
 PARTS = (

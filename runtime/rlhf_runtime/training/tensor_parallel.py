@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from rlhf_runtime.models.tensor_parallel import EMBEDDING, FAMILIES, HEAD, checked_config
-from rlhf_runtime.training.blocks import transformer_blocks
+from rlhf_runtime.models.blocks import transformer_blocks
+from rlhf_runtime.models.division import EMBEDDING, FAMILIES, HEAD, checked_config
 
 #: Layers that see one head at a time: [batch, tokens, heads, head size].
 _OF_HEADS = ("self_attn.q_norm", "self_attn.k_norm")

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import torch
 
-from rlhf_runtime.buffer import ExperienceBuffer, ExperienceGroup
-from rlhf_runtime.checkpoint import TRAINING_STATE, staged_files
-from rlhf_runtime.ledger import Dispatch
-from rlhf_runtime.logprob_gap import PROBE_ROLLOUTS, Probe
-from rlhf_runtime.rollout import Batch, Experience, collate
-from rlhf_runtime.topology import optimizer_steps, share_of_rank
+from rlhf_runtime.experience.batch import Batch, collate
+from rlhf_runtime.experience.buffer import ExperienceBuffer, ExperienceGroup
+from rlhf_runtime.experience.messages import Trained, TrainedGroup
+from rlhf_runtime.experience.rollout import Experience
+from rlhf_runtime.scheduling.ledger import Dispatch
+from rlhf_runtime.scheduling.topology import optimizer_steps, share_of_rank
+from rlhf_runtime.storage.checkpoints import TRAINING_STATE, StagedFile, staged_files
 from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.training.merge import whitened
 from rlhf_runtime.training.step_batches import PassBound, exchanged, step_batches
 from rlhf_runtime.training.strategy import Strategy
-from rlhf_runtime.workers import StagedFile, Trained, TrainedGroup
+from rlhf_runtime.weight_sync.probe import PROBE_ROLLOUTS, Probe
 
 #: Writes the models into a folder, all ranks together: rank 0's files count. The flag: what a resume needs, or what
 #: people load.

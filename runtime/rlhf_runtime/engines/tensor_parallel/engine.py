@@ -15,8 +15,8 @@ from rlhf_runtime.engines.engine import EngineLost, Hook, Request, Sampling
 from rlhf_runtime.engines.tensor_parallel.followers import Followers, leave_group
 from rlhf_runtime.engines.tensor_parallel.orders import Cancel, Generate, GoOn, Load, Logprobs
 from rlhf_runtime.engines.tensor_parallel.rank import RankEngine, digest, summary
+from rlhf_runtime.experience.rollout import Float32Array, Group, Rollout
 from rlhf_runtime.models.policy_weights import check_weights
-from rlhf_runtime.rollout import Float32Array, Group, Rollout
 
 
 class TensorParallelEngine:

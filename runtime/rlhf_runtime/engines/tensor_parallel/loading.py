@@ -7,6 +7,8 @@ import torch
 from rlhf_api.run import RunConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not list it
 
+from rlhf_runtime.distributed.devices import take_gpu
+from rlhf_runtime.distributed.process_group import join, open_store
 from rlhf_runtime.engines.loading import load_engine
 from rlhf_runtime.engines.tensor_parallel.engine import TensorParallelEngine
 from rlhf_runtime.engines.tensor_parallel.followers import Followers
@@ -18,8 +20,6 @@ from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.models.pretrained import on_device
 from rlhf_runtime.models.tokenizer import load_tokenizer
-from rlhf_runtime.training.devices import take_gpu
-from rlhf_runtime.training.process_group import join, open_store
 
 #: Where the ranks meet: they share a pod.
 HOST = "127.0.0.1"

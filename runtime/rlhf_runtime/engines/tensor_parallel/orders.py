@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_runtime.engines.engine import Request, Sampling
+from rlhf_runtime.experience.rollout import Rollout
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rlhf_runtime.engines.transformers_engine import AsHeld
+from rlhf_runtime.models.division import EMBEDDING, FAMILIES, HEAD, checked_config
 from rlhf_runtime.models.policy_weights import model_weights
-from rlhf_runtime.models.tensor_parallel import EMBEDDING, FAMILIES, HEAD, checked_config
 
 #: How a tensor is divided: by its outputs, by its inputs, by tokens, or as a bias that one rank must add.
 Cut = Literal["outputs", "inputs", "tokens", "once"]

@@ -9,8 +9,8 @@ from torch import Tensor
 from rlhf_runtime.engines.tensor_parallel.parts import DividedModel
 from rlhf_runtime.engines.tensor_parallel.progress import Progress
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
+from rlhf_runtime.experience.rollout import Group
 from rlhf_runtime.failures import first_words
-from rlhf_runtime.rollout import Group
 
 
 class RankEngine(TransformersEngine):

@@ -1,0 +1,1 @@
+"""`rlhfjob history` and `rlhfjob samples`: what a run did."""

@@ -1,0 +1,1 @@
+"""`rlhfjob run`: the job on this machine."""

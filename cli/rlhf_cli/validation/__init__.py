@@ -1,0 +1,1 @@
+"""`rlhfjob validate`: the API server's verdict, without a server."""

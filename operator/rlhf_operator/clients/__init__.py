@@ -1,0 +1,1 @@
+"""The API server, Ray heads and the runtime's reports: where the operator reads and writes."""

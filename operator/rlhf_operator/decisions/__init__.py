@@ -1,0 +1,1 @@
+"""What to do next, from what is observed. Pure."""

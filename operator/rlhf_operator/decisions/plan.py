@@ -1,0 +1,78 @@
+"""What a pass decides to do: actions in order, then one status write."""
+
+from dataclasses import dataclass
+
+from rlhf_api.status import ReportCursor, RLHFJobStatus
+
+from rlhf_operator.observed.picture import Code
+from rlhf_operator.observed.report_view import Follow
+
+
+@dataclass(frozen=True)
+class CreateSecret:
+    """The job's token. Existing is success: its name derives from the job's UID."""
+
+
+@dataclass(frozen=True)
+class CreateConfigMap:
+    """The job's own copy of the user's code."""
+
+    code: Code
+
+
+@dataclass(frozen=True)
+class CreateRayCluster:
+    """The RayCluster of the current incarnation."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Hand the attempt to Ray. "Already exists" is success: the id derives from UID, incarnation and attempt."""
+
+    ip: str
+    """The head's."""
+    submission_id: str
+    incarnation: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class StopSubmission:
+    """End an attempt's processes; unknown or ended already is success. When Ray does not answer it is left undone:
+    the next attempt begins only once Ray has said that this one is over."""
+
+    ip: str
+    submission_id: str
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """Tell the supervisor that its last report is safe in status, so that it may exit."""
+
+    attempt: int
+    cursor: ReportCursor
+    revision: int
+
+
+@dataclass(frozen=True)
+class DeleteChildren:
+    """Delete ConfigMap, Secret and, last because its presence says that this is not done, the RayCluster."""
+
+    cluster: str
+
+
+Action = CreateSecret | CreateConfigMap | CreateRayCluster | Submit | StopSubmission | Acknowledge | DeleteChildren
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Actions in order; then the status is written if it differs, and the pass repeats after ``requeue_after`` s."""
+
+    status: RLHFJobStatus
+    actions: tuple[Action, ...] = ()
+    follow: Follow | None = None
+    """Whose reports to follow from now on; None ends the link."""
+    requeue_after: float | None = None
+    """None: only an event brings the job back. 0: at once."""

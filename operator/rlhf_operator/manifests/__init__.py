@@ -1,0 +1,1 @@
+"""The objects that a job is made of. Pure."""

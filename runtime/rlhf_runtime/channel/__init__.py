@@ -1,0 +1,1 @@
+"""What the coordinator and the supervisor say to each other, and the coordinator's end of it."""

@@ -1,0 +1,1 @@
+"""Where a rollout becomes an experience."""

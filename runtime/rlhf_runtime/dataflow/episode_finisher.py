@@ -1,0 +1,209 @@
+"""What is still to be done for an episode after its training, in order, while the next one is collected.
+
+Its score is waited for, its report goes to the journal, and only then does its checkpoint count: so no checkpoint
+is ever ahead of the journal.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from rlhf_runtime.dataflow.episode_report import Timing, episode_report
+from rlhf_runtime.dataflow.evaluation import EvaluationRound
+from rlhf_runtime.dataflow.flow import Flow
+from rlhf_runtime.experience.messages import GroupSummary, Trained
+from rlhf_runtime.storage.checkpoints import Checkpoints, RunState, StagedFile
+from rlhf_runtime.storage.run_directory import RunDirectory, storage_failure
+from rlhf_runtime.storage.samples import write_samples
+from rlhf_runtime.storage.trained_groups import write_trained_groups
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Episodes trained whose report is not durable yet, at most; the trainers wait when there are more.
+MAX_OPEN_EPISODES = 2
+#: Longest that a report waits for makers to take up the version, to say how long that took. A maker that is in a long
+#: batch takes it up later, and the trainers must not wait for it.
+SYNC_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A checkpoint that the trainers have written and that does not count yet."""
+
+    folder: Path
+    files: list[StagedFile]
+    due: bool
+    """It is kept whatever its score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedEpisode:
+    """`version` trained, version + 1 published, `published_at` on the monotonic clock when that began."""
+
+    version: int
+    groups: list[GroupSummary]
+    trained: Trained
+    timing: Timing
+    changed_weights: float | None
+    dropped: int
+    published_at: float
+    evaluation: EvaluationRound | None
+    staged: Staged | None
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the finished episodes amount to; goes into every checkpoint."""
+
+    optimizer_steps: int = 0
+    initial_score: float | None = None
+    best_score: float | None = None
+    best_checkpoint: str | None = None
+    latest_folder: Path | None = None
+    latest_episode: int = 0
+    """Episodes that the newest checkpoint has."""
+    final_model: str | None = None
+
+
+def standing_of(found: tuple[Path, RunState] | None) -> Standing:
+    """What an attempt that resumes from this checkpoint begins with."""
+    if found is None:
+        return Standing()
+    folder, state = found
+    return Standing(
+        optimizer_steps=state.optimizer_steps,
+        initial_score=state.initial_score,
+        best_score=state.best_score,
+        best_checkpoint=state.best_checkpoint,
+        latest_folder=folder,
+        latest_episode=state.episode,
+    )
+
+
+class EpisodeDesk:
+    """Finishes trained episodes, one at a time and in order."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        directory: RunDirectory,
+        checkpoints: Checkpoints,
+        standing: Standing,
+        tell_state: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._flow = flow
+        self._tell_state = tell_state
+        self._directory = directory
+        self._attempt = directory.attempt(flow.config.attempt)
+        self._checkpoints = checkpoints
+        self._standing = standing
+        self._waiting: asyncio.Queue[TrainedEpisode] = asyncio.Queue(MAX_OPEN_EPISODES - 1)
+        self._open = 0
+
+    async def hand_in(self, episode: TrainedEpisode) -> None:
+        """An episode was trained; waits while too many are open."""
+        self._open += 1
+        await self._waiting.put(episode)
+
+    async def until_done(self) -> None:
+        """Wait until nothing is open."""
+        await self._flow.pulse.until(lambda: self._open == 0)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._finish(await self._waiting.get())
+            self._open -= 1
+            self._flow.pulse.beat()
+
+    async def _finish(self, episode: TrainedEpisode) -> None:
+        flow = self._flow
+        sync_seconds = await self._synced(episode)
+        score = await self._score(episode.evaluation)
+        report = episode_report(
+            attempt=flow.config.attempt,
+            version=episode.version,
+            groups=episode.groups,
+            trained=episode.trained,
+            timing=episode.timing,
+            sync_seconds=sync_seconds,
+            changed_weights=episode.changed_weights,
+            dropped=episode.dropped,
+            score=score,
+            time=datetime.now(UTC),
+        )
+        await stored(write_samples, self._directory, self._attempt, report.episode, episode.groups)
+        await stored(write_trained_groups, self._directory, self._attempt, report.episode, episode.trained.groups)
+        # The state goes first: the journal begins with what the attempt resumed from.
+        await self._tell_state()
+        await flow.channel.episode(report)
+        self._standing.optimizer_steps = episode.trained.optimizer_steps
+        if episode.staged is not None:
+            await self._keep_or_discard(episode.staged, report.policy_version, score)
+
+    async def _synced(self, episode: TrainedEpisode) -> float:
+        """Wait a little until every maker that is there has the version; seconds since its publish began."""
+        flow = self._flow
+
+        def everywhere() -> bool:
+            return flow.stopping or all(
+                slot.version > episode.version for slot in flow.slots if slot.version is not None
+            )
+
+        try:
+            async with asyncio.timeout(SYNC_SECONDS):
+                await flow.pulse.until(everywhere)
+        except TimeoutError:
+            log.info("version %d is not everywhere yet; its report does not wait longer", episode.version + 1)
+        return episode.timing.publish + max(0.0, time.monotonic() - episode.published_at)
+
+    async def _score(self, evaluation: EvaluationRound | None) -> float | None:
+        """Wait for the score; None without evaluation, and when the run is stopped before it is there."""
+        if evaluation is None:
+            return None
+        await self._flow.pulse.until(lambda: evaluation.score is not None or self._flow.stopping)
+        return evaluation.score
+
+    async def _keep_or_discard(self, staged: Staged, version: int, score: float | None) -> None:
+        best = self._standing.best_score
+        if staged.due or (score is not None and (best is None or score > best)):
+            await self.keep(staged, version, score)
+        else:
+            await stored(self._checkpoints.discard, staged.folder)
+
+    async def keep(self, staged: Staged, version: int, score: float | None) -> None:
+        """Make a checkpoint count; its episode is in the journal."""
+        standing, config = self._standing, self._flow.config
+        folder = self._checkpoints.folder(version)
+        if score is not None and (standing.best_score is None or score > standing.best_score):
+            standing.best_score, standing.best_checkpoint = score, str(folder)
+        state = RunState(
+            attempt=config.attempt,
+            episode=version,
+            policy_version=version,
+            prompt_cursor=version * config.rollout.prompts_per_episode,
+            optimizer_steps=standing.optimizer_steps,
+            score=score,
+            initial_score=standing.initial_score,
+            best_score=standing.best_score,
+            best_checkpoint=standing.best_checkpoint,
+        )
+        await stored(self._checkpoints.complete, staged.folder, staged.files, state)
+        standing.latest_folder, standing.latest_episode = folder, version
+        await stored(self._checkpoints.prune, standing.best_checkpoint)
+
+
+async def stored(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do something with the storage beside the event loop. Raises RunFailure for what the storage does wrong."""
+    try:
+        return await asyncio.to_thread(call, *args, **kwargs)
+    except OSError as error:
+        raise storage_failure(error, "the run directory cannot be used") from error

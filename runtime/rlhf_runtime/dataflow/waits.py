@@ -1,0 +1,95 @@
+"""No silent wait: who waits for what, since when and until when; logged once, and told to the supervisor."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rlhf_api.conditions import (
+    PARTITION_UNDERFILLED,
+    PLACEMENT_PENDING,
+    STALENESS_BUDGET_EXHAUSTED,
+    WEIGHT_SYNC_PENDING,
+)
+from rlhf_api.run import Wait
+
+from rlhf_runtime.dataflow.flow import Flow
+from rlhf_runtime.scheduling.next_batch import waits_for_weights
+
+log = logging.getLogger(__name__)
+
+#: A shorter wait is not told, seconds.
+SILENT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A wait at this moment; `deadline_seconds` from its beginning, None for the progress deadline."""
+
+    reason: str
+    owner: str
+    message: str
+    deadline_seconds: float | None
+
+
+def waiting_now(flow: Flow) -> list[Waiting]:
+    """Everything that waits, however short so far."""
+    config = flow.config
+    found = []
+    for slot in flow.slots:
+        owner = slot.name or f"maker-{slot.index}"
+        if not slot.placed:
+            found.append(
+                Waiting(PLACEMENT_PENDING, owner, "waits for a pod and its model", config.pre_running_deadline_seconds)
+            )
+        elif slot.syncing:
+            newest = flow.publication.version if flow.publication else 0
+            message = f"is at version {slot.version}, receives version {newest}"
+            found.append(Waiting(WEIGHT_SYNC_PENDING, owner, message, config.weight_sync_deadline_seconds))
+        elif (
+            slot.version is not None
+            and not slot.busy
+            and waits_for_weights(flow.ledger, flow.limits, maker_version=slot.version, trainer_version=flow.version)
+        ):
+            message = f"at version {slot.version} may start nothing: maxStaleness is {flow.max_staleness}"
+            found.append(Waiting(STALENESS_BUDGET_EXHAUSTED, owner, message, None))
+    if flow.trainers is None:
+        message = "wait for their pods and the model"
+        found.append(Waiting(PLACEMENT_PENDING, "trainers", message, config.pre_running_deadline_seconds))
+    if flow.collecting and flow.running:
+        there = len(flow.ledger.ready(flow.version))
+        message = f"episode {flow.version + 1} has {there} of {config.rollout.prompts_per_episode} groups"
+        found.append(Waiting(PARTITION_UNDERFILLED, "trainers", message, None))
+    return found
+
+
+class WaitLog:
+    """Remembers since when each wait goes on."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, str], datetime] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def look(self, waiting: Sequence[Waiting], *, now: datetime, progress_deadline: datetime) -> list[Wait]:
+        """The waits that are long enough to be told; each is logged when it comes to be."""
+        keys = {(wait.reason, wait.owner) for wait in waiting}
+        self._since = {key: since for key, since in self._since.items() if key in keys}
+        self._told &= keys
+        return [wait for each in waiting if (wait := self._long_enough(each, now, progress_deadline)) is not None]
+
+    def _long_enough(self, wait: Waiting, now: datetime, progress_deadline: datetime) -> Wait | None:
+        key = (wait.reason, wait.owner)
+        since = self._since.setdefault(key, now)
+        if now - since < timedelta(seconds=SILENT_SECONDS):
+            return None
+        if key not in self._told:
+            self._told.add(key)
+            log.info("%s %s (%s)", wait.owner, wait.message, wait.reason)
+        seconds = wait.deadline_seconds
+        return Wait(
+            reason=wait.reason,
+            owner=wait.owner,
+            message=wait.message,
+            since=since,
+            deadline=progress_deadline if seconds is None else since + timedelta(seconds=seconds),
+        )

@@ -1,0 +1,1 @@
+"""The data types that travel: rollouts, experiences, groups, and what is said about them."""

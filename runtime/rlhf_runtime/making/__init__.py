@@ -1,0 +1,1 @@
+"""A maker: samples groups, has them scored, completes them to experiences."""

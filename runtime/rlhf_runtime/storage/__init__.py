@@ -1,0 +1,1 @@
+"""A run's folder: journal, checkpoints, samples, the result of an attempt."""

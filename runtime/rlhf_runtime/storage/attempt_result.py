@@ -1,0 +1,71 @@
+"""How an attempt ended: ``result.json`` in its folder, and the supervisor's exit code."""
+
+from enum import IntEnum
+
+from pydantic import ValidationError
+from rlhf_api.conditions import STOPPED
+from rlhf_api.run import Failure, Report
+from rlhf_api.schema import ApiModel, Time
+
+from rlhf_runtime.storage.run_directory import DamagedFile, RunDirectory
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the supervisor, for whoever started it.
+
+    1 and 2 are left to Python and to wrong arguments: they say that the supervisor itself is broken.
+    """
+
+    SUCCEEDED = 0
+    RETRYABLE = 75
+    """Failed, and another attempt may go better (EX_TEMPFAIL of sysexits.h)."""
+    PERMANENT = 78
+    """Failed, and every attempt would fail the same way: spec, files or code are wrong (EX_CONFIG)."""
+    STOPPED = 130
+    """Asked to stop; another attempt resumes from the newest checkpoint (what a shell says of Ctrl-C)."""
+
+
+class AttemptResult(ApiModel):
+    """How an attempt ended."""
+
+    report: Report
+    """Its last report, without episodes."""
+    episodes: int
+    """Number of the last episode of the run's series."""
+    ended: Time
+
+
+def exit_code(failure: Failure | None) -> ExitCode:
+    """The supervisor's exit code for an attempt that ended with ``failure``."""
+    if failure is None:
+        return ExitCode.SUCCEEDED
+    if failure.reason == STOPPED:
+        return ExitCode.STOPPED
+    return ExitCode.PERMANENT if failure.permanent else ExitCode.RETRYABLE
+
+
+def write_result(directory: RunDirectory, attempt: int, result: AttemptResult) -> None:
+    """Put ``result.json`` in place. Raises OSError."""
+    directory.write(
+        directory.attempt(attempt).result, result.model_dump_json(by_alias=True, exclude_none=True).encode()
+    )
+
+
+def read_result(directory: RunDirectory, attempt: int) -> AttemptResult | None:
+    """How the attempt ended, None if it did not say. Raises DamagedFile."""
+    path = directory.attempt(attempt).result
+    try:
+        return AttemptResult.model_validate_json(directory.read(path))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise DamagedFile(f"{path}: {error.errors()[0]['msg']}") from error
+
+
+def earlier_success(directory: RunDirectory, episodes: int) -> AttemptResult | None:
+    """The result of the newest attempt that trained all ``episodes``, if there is one. Raises DamagedFile."""
+    for attempt in reversed(directory.attempts()):
+        result = read_result(directory, attempt)
+        if result is not None and result.report.state == "Succeeded" and result.episodes >= episodes:
+            return result
+    return None

@@ -1,0 +1,1 @@
+"""The supervisor's parts: one attempt, its coordinator process, its deadlines, the report that it serves."""

@@ -1,0 +1,1 @@
+"""Weights from trainers to makers, as a transaction."""
