@@ -15,11 +15,11 @@ from rlhf_api.conditions import SOURCE_UNREACHABLE
 from rlhf_api.gpus import pod_gpus, template_resources
 from rlhf_api.job import RLHFJob
 from rlhf_api.names import RAY_CONTAINER
+from rlhf_api.quantities import in_bytes
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
 from rlhf_runtime.lifeline import PYTHON
 
 from rlhf_cli.exits import FAILED, SUCCEEDED, BadInput
-from rlhf_cli.quantities import in_bytes
 from rlhf_cli.reading.run_folder import RunFolder
 from rlhf_cli.running.local_job import local_uid, localize
 from rlhf_cli.running.local_run import LocalRun, read_jobs
@@ -55,9 +55,9 @@ def check(files: Sequence[Path], storage: Path | None) -> int:
 
 
 def _limits(job: RLHFJob) -> dict[str, tuple[str, int, bool]]:
-    """By role, where the spec limits a pod's memory, to how many bytes, and whether it has a GPU; of limited roles.
+    """Of each role whose pods have a memory limit: the field that sets it, the bytes, and whether the pod has a GPU.
 
-    Raises BadInput for what is no amount.
+    Raises BadInput for a limit that is not an amount of memory.
     """
     found = {}
     for name, role in (("maker", job.spec.makers), ("trainer", job.spec.trainers)):

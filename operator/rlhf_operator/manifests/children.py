@@ -8,11 +8,11 @@ from typing import Any
 
 from rlhf_api import names
 from rlhf_api.job import API_VERSION, KIND, RLHFJob
+from rlhf_api.quantities import in_bytes
 
 from rlhf_operator.manifests.pods import TOKEN_KEY, job_labels, pod_template, role_of
 from rlhf_operator.manifests.templates import TemplateError
 from rlhf_operator.observed.picture import HEAD_ROLE, Code
-from rlhf_operator.quantities import in_bytes
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_KIND = "RayCluster"
