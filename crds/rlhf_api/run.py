@@ -5,6 +5,7 @@ supervisor and echoed. Up: the operator long-polls ``GET /v1/report`` with the c
 The local runner uses the same RunConfig and the same supervisor.
 """
 
+from enum import IntEnum
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -29,10 +30,27 @@ RUN_CONFIG_ENV = "RLHF_RUN_CONFIG"
 TOKEN_ENV = "RAY_AUTH_TOKEN"
 #: Port of the supervisor's report endpoint on the head.
 REPORT_PORT = 8266
+REPORT_PATH = "/v1/report"
+SETTINGS_PATH = "/v1/settings"
 #: Longest wait of one long poll, seconds.
 MAX_POLL_SECONDS = 30
 #: Most episodes in one Report; a reader that is behind polls again at once.
 MAX_EPISODES_PER_REPORT = 100
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the supervisor: they hold even when its last report was not read.
+
+    1 and 2 are left to Python and to wrong arguments: they say that the supervisor itself is broken.
+    """
+
+    SUCCEEDED = 0
+    RETRYABLE = 75
+    """Failed, and another attempt may go better (EX_TEMPFAIL of sysexits.h)."""
+    PERMANENT = 78
+    """Failed, and every attempt would fail the same way: spec, files or code are wrong (EX_CONFIG)."""
+    STOPPED = 130
+    """Asked to stop; another attempt resumes from the newest checkpoint (what a shell says of Ctrl-C)."""
 
 
 class RunConfig(ApiModel):
@@ -147,6 +165,11 @@ class Report(ApiModel):
     last_progress: Time
     """When the last episode was trained, or when the attempt started running."""
     episodes: list[EpisodeReport] = []
+
+    @property
+    def ended(self) -> bool:
+        """Whether the attempt is over: nothing but the episodes that the reader has not read yet will follow."""
+        return self.state in ("Succeeded", "Failed")
 
 
 def run_directory(storage_root: str, job: RLHFJob) -> str:

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
-from rlhf_api.run import REPORT_PORT, RUN_CONFIG_ENV, TOKEN_ENV, RunConfig
+from rlhf_api.run import REPORT_PORT, RUN_CONFIG_ENV, TOKEN_ENV, ExitCode, RunConfig
 
-from rlhf_runtime.storage.attempt_result import ExitCode, exit_code
+from rlhf_runtime.storage.attempt_result import exit_code
 from rlhf_runtime.supervision.attempt import Supervisor
 from rlhf_runtime.supervision.coordinator_process import COORDINATOR
 from rlhf_runtime.supervision.deadlines import Patience

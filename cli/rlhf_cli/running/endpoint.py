@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
-from rlhf_api.run import Report
+from rlhf_api.run import REPORT_PATH, Report
 
 #: Longest wait of one long poll, seconds.
 POLL_SECONDS = 25
@@ -33,7 +33,7 @@ class Endpoint:
 
     def __init__(self, session: aiohttp.ClientSession, port: int, token: str) -> None:
         self._session = session
-        self._url = f"http://127.0.0.1:{port}/v1/report"
+        self._url = f"http://127.0.0.1:{port}{REPORT_PATH}"
         self._headers: Mapping[str, str] = {"Authorization": f"Bearer {token}"}
 
     async def poll(self, cursor: Cursor, wait: int = POLL_SECONDS) -> Report | None:

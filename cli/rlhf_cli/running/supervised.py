@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import aiohttp
 from rlhf_api.conditions import COORDINATOR_CRASHED, STOPPED
-from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, Failure, Report, RunConfig
+from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, ExitCode, Failure, Report, RunConfig
 from rlhf_api.tails import last_lines
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
-from rlhf_runtime.storage.attempt_result import ExitCode, read_result
+from rlhf_runtime.storage.attempt_result import read_result
 from rlhf_runtime.storage.run_directory import RunDirectory
 
 from rlhf_cli.running.descendants import adopt_orphans, end_descendants
@@ -157,7 +157,7 @@ class _Supervisor:
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 attempt, seq = take(report)
-                ended = report.state in ("Succeeded", "Failed")
+                ended = report.ended
                 # A poll with the newest revision and nothing new is the acknowledgement.
                 if ended and cursor.revision == report.revision and not report.episodes:
                     return report

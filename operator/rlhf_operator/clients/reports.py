@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import aiohttp
 from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
-from rlhf_api.run import MAX_EPISODES_PER_REPORT, REPORT_PORT, LiveSettings, Report
+from rlhf_api.run import MAX_EPISODES_PER_REPORT, REPORT_PATH, REPORT_PORT, SETTINGS_PATH, LiveSettings, Report
 from rlhf_api.status import EpisodeReport, ReportCursor
 
 from rlhf_operator.clients.heads import address, text_of
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 25
 #: Episodes kept in memory until they are written; a full link waits.
 MOST_UNWRITTEN = 5 * MAX_EPISODES_PER_REPORT
-FINAL = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class _Supervisor:
         """The report of ``attempt`` after the cursor. Raises BadAnswer, ClientError, TimeoutError."""
         query = {"attempt": cursor.attempt, "seq": cursor.seq, "revision": revision, "wait": wait}
         timeout = aiohttp.ClientTimeout(total=wait + 10, connect=5)
-        url = f"{self._url}/v1/report"
+        url = f"{self._url}{REPORT_PATH}"
         async with self._session.get(
             url, params=query, headers=self._headers, timeout=timeout, allow_redirects=False
         ) as response:
@@ -135,7 +134,7 @@ class _Supervisor:
     async def put(self, settings: LiveSettings) -> None:
         """Live settings, again after every reconnect: they are idempotent."""
         timeout = aiohttp.ClientTimeout(total=10, connect=5)
-        url = f"{self._url}/v1/settings"
+        url = f"{self._url}{SETTINGS_PATH}"
         async with self._session.put(
             url, json=settings.to_dict(), headers=self._headers, timeout=timeout, allow_redirects=False
         ) as response:
@@ -169,7 +168,7 @@ class _Link:
 
     @property
     def holds_final(self) -> bool:
-        return self.view.report is not None and self.view.report.state in FINAL
+        return self.view.report is not None and self.view.report.ended
 
     def same(self, target: Follow) -> bool:
         alive = self.holds_final or not self._task.done()

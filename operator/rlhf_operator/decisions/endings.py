@@ -1,16 +1,13 @@
 """How attempts and jobs end: checks of a chain, each with its one reason. Pure."""
 
 from rlhf_api import conditions
-from rlhf_api.run import Report
+from rlhf_api.run import ExitCode, Report
 
 from rlhf_operator.decisions.deadlines import too_late
 from rlhf_operator.decisions.plan import Plan
 from rlhf_operator.decisions.situation import Situation
 from rlhf_operator.observed.picture import Submission
 from rlhf_operator.status.stages import SUCCEEDED, Stage
-
-#: The supervisor's exit code for "no attempt can help"; it says so even when its last report was not heard.
-EXIT_PERMANENT = 78
 
 
 def reported_end(s: Situation) -> Plan | None:
@@ -72,7 +69,7 @@ def submission_over(s: Situation) -> Plan | None:
         return _report_missed(s)
     message = f"submission {s.status.submission_id} is {answer.state.upper()} in Ray: {_in_a_sentence(answer.message)}"
     why = s.failure(conditions.RAY_JOB_FAILED, message, tail=answer.message)
-    return s.fail(why) if answer.exit_code == EXIT_PERMANENT else s.fail_attempt(why)
+    return s.fail(why) if answer.exit_code == ExitCode.PERMANENT else s.fail_attempt(why)
 
 
 def _in_a_sentence(message: str) -> str:

@@ -1,28 +1,11 @@
 """How an attempt ended: ``result.json`` in its folder, and the supervisor's exit code."""
 
-from enum import IntEnum
-
 from pydantic import ValidationError
 from rlhf_api.conditions import STOPPED
-from rlhf_api.run import Failure, Report
+from rlhf_api.run import ExitCode, Failure, Report
 from rlhf_api.schema import ApiModel, Time
 
 from rlhf_runtime.storage.run_directory import DamagedFile, RunDirectory
-
-
-class ExitCode(IntEnum):
-    """Exit codes of the supervisor, for whoever started it.
-
-    1 and 2 are left to Python and to wrong arguments: they say that the supervisor itself is broken.
-    """
-
-    SUCCEEDED = 0
-    RETRYABLE = 75
-    """Failed, and another attempt may go better (EX_TEMPFAIL of sysexits.h)."""
-    PERMANENT = 78
-    """Failed, and every attempt would fail the same way: spec, files or code are wrong (EX_CONFIG)."""
-    STOPPED = 130
-    """Asked to stop; another attempt resumes from the newest checkpoint (what a shell says of Ctrl-C)."""
 
 
 class AttemptResult(ApiModel):

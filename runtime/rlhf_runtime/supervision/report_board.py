@@ -21,10 +21,6 @@ class ReportBoard:
         self.report = starting_report(config, revision=time.time_ns() // 1_000_000, now=now)
 
     @property
-    def ended(self) -> bool:
-        return self.report.state in ("Succeeded", "Failed")
-
-    @property
     def last_seq(self) -> int:
         """Seq of this attempt's last durable episode, 0 before the first."""
         return self._last_seq

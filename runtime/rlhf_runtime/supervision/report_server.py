@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import ValidationError
-from rlhf_api.run import MAX_EPISODES_PER_REPORT, MAX_POLL_SECONDS, LiveSettings
+from rlhf_api.run import MAX_EPISODES_PER_REPORT, MAX_POLL_SECONDS, REPORT_PATH, SETTINGS_PATH, LiveSettings
 from rlhf_api.status import EpisodeReport
 
 from rlhf_runtime.failures import RunFailure
@@ -72,8 +72,8 @@ class ReportServer:
     def application(self) -> web.Application:
         """The aiohttp application."""
         application = web.Application(middlewares=[self._authorised], client_max_size=MAX_BODY)
-        application.router.add_get("/v1/report", self._report)
-        application.router.add_put("/v1/settings", self._settings)
+        application.router.add_get(REPORT_PATH, self._report)
+        application.router.add_put(SETTINGS_PATH, self._settings)
         application.router.add_get("/healthz", self._healthz)
         return application
 
@@ -126,7 +126,7 @@ class ReportServer:
         board = self._supervisor.board
         episodes = await self._episodes(poll)
         if not episodes and poll.revision == board.report.revision:
-            if board.ended:
+            if board.report.ended:
                 self._supervisor.acknowledge()
             elif poll.wait:
                 await self._wait(poll)
