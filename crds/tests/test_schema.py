@@ -17,7 +17,7 @@ from rlhf_api.schema import ApiModel, Quantity
 Schema = dict[str, Any]
 
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
-#: Everything that `rlhf_cli.structural` and `rlhf_cli.rules` evaluate, or that only describes.
+#: Everything that `rlhf_cli.validation.structural` and `rlhf_cli.validation.rules` evaluate, or that only describes.
 UNDERSTOOD = {
     *("description", "type", "format", "enum", "pattern", "default", "required", "properties", "items"),
     *("minLength", "maxLength", "minItems", "maxItems", "maxProperties", "additionalProperties"),

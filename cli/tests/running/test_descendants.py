@@ -9,7 +9,7 @@ from pathlib import Path
 #: Starts a child that starts a grandchild in a session of its own and leaves it behind; then ends them all.
 PROGRAM = """
 import subprocess, sys
-from rlhf_cli.descendants import adopt_orphans, end_descendants
+from rlhf_cli.running.descendants import adopt_orphans, end_descendants
 adopt_orphans()
 sleeper = "import time; time.sleep(600)"
 leaver = (

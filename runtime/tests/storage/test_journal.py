@@ -155,8 +155,8 @@ _WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from test_journal import report
-from rlhf_runtime.journal import Journal
-from rlhf_runtime.run_directory import RunDirectory
+from rlhf_runtime.storage.journal import Journal
+from rlhf_runtime.storage.run_directory import RunDirectory
 directory = RunDirectory(sys.argv[1])
 directory.claim(1)
 journal = Journal(directory, 1)

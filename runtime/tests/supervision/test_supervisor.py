@@ -32,7 +32,7 @@ SCRIPT = Path(__file__).with_name("scripted_coordinator.py")
 _SERVE = """
 import asyncio, logging, os, pathlib, sys
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
-from rlhf_runtime.deadlines import Patience
+from rlhf_runtime.supervision.deadlines import Patience
 from rlhf_runtime.supervisor import serve
 logging.basicConfig(level=logging.INFO, stream=sys.stderr)
 script, scenario, port_file, token, linger, stop = sys.argv[1:]
