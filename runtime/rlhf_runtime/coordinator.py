@@ -21,10 +21,11 @@ from rlhf_runtime.actors import cluster
 from rlhf_runtime.channel import coordinator_end
 from rlhf_runtime.channel.coordinator_end import SupervisorGone
 from rlhf_runtime.channel.messages import SupervisorChannel
-from rlhf_runtime.dataflow.episode_finisher import Standing, standing_of, stored
+from rlhf_runtime.dataflow.episode_finisher import Standing, standing_of
 from rlhf_runtime.dataflow.flow import Flow, MakerSlot
+from rlhf_runtime.dataflow.storage import Storage
 from rlhf_runtime.dataflow.watch import Watch
-from rlhf_runtime.dataflow.wiring import Storage, run_dataflow
+from rlhf_runtime.dataflow.wiring import run_dataflow
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.preflight.checks import preflight
 from rlhf_runtime.processors import available_processors
@@ -48,10 +49,10 @@ class Run:
     async def run(self) -> None:
         """Raises RunFailure, or a group that holds one."""
         checkpoints = self._storage.checkpoints
-        standing = standing_of(await stored(checkpoints.newest))
+        standing = standing_of(await self._storage.calls.do(checkpoints.newest))
         flow = self._flow(standing.latest_episode)
         watch = Watch(flow, standing)
-        if await stored(checkpoints.finished, flow.episodes):
+        if await self._storage.calls.do(checkpoints.finished, flow.episodes):
             log.info("the trained model is in %s already", checkpoints.model)
             standing.final_model = str(checkpoints.model)
             flow.begun()
@@ -83,7 +84,7 @@ class Run:
                 log.info("%s", note)
             for field, rows in checked.sources.items():
                 log.info("%s: %s", field, rows.to_dict())
-            probe = await stored(directory.write_probe)
+            probe = await self._storage.calls.do(directory.write_probe)
             started = await connecting
             # On one machine all actors share its processors; in a cluster each has those of its pod.
             makers = self._config.makers.replicas * self._config.makers.tensor_parallel
@@ -101,7 +102,7 @@ class Run:
                     held_out=checked.held_out,
                 )
             finally:
-                await stored(directory.remove_probe, probe)
+                await self._storage.calls.do(directory.remove_probe, probe)
         finally:
             await asyncio.wait([connecting])
             await asyncio.to_thread(cluster.disconnect)

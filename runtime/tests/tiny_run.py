@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from rlhf_api.run import Failure, LiveSettings, RunConfig
 from rlhf_api.status import EpisodeReport
 from rlhf_runtime.channel.messages import CoordinatorState
@@ -19,6 +18,7 @@ def python_path() -> str:
 
 def write_policy(folder: Path) -> None:
     """A random two-layer Llama with tied embeddings that knows digits, plus, equals and an end token."""
+    import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -44,6 +44,7 @@ def write_policy(folder: Path) -> None:
 
 def write_reward_model(folder: Path, policy: Path) -> None:
     """A random reward model that reads the policy's tokens."""
+    import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     AutoTokenizer.from_pretrained(policy).save_pretrained(folder)

@@ -6,32 +6,20 @@ is ever ahead of the journal.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from rlhf_runtime.dataflow.episode_report import Timing, episode_report
 from rlhf_runtime.dataflow.evaluation import EvaluationRound
 from rlhf_runtime.dataflow.flow import Flow
+from rlhf_runtime.dataflow.storage import Storage
 from rlhf_runtime.experience.messages import GroupSummary, Trained
-from rlhf_runtime.storage.checkpoints import Checkpoints, RunState, StagedFile
-from rlhf_runtime.storage.run_directory import RunDirectory, storage_failure
+from rlhf_runtime.storage.checkpoints import RunState, StagedFile
 from rlhf_runtime.storage.samples import write_samples
 from rlhf_runtime.storage.trained_groups import write_trained_groups
 
 log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-#: Episodes trained whose report is not durable yet, at most; the trainers wait when there are more.
-MAX_OPEN_EPISODES = 2
-#: Longest that a report waits for makers to take up the version, to say how long that took. A maker that is in a long
-#: batch takes it up later, and the trainers must not wait for it.
-SYNC_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +82,16 @@ class EpisodeDesk:
     def __init__(
         self,
         flow: Flow,
-        directory: RunDirectory,
-        checkpoints: Checkpoints,
+        storage: Storage,
         standing: Standing,
         tell_state: Callable[[], Awaitable[None]],
     ) -> None:
         self._flow = flow
         self._tell_state = tell_state
-        self._directory = directory
-        self._attempt = directory.attempt(flow.config.attempt)
-        self._checkpoints = checkpoints
+        self._storage = storage
+        self._attempt = storage.directory.attempt(flow.config.attempt)
         self._standing = standing
-        self._waiting: asyncio.Queue[TrainedEpisode] = asyncio.Queue(MAX_OPEN_EPISODES - 1)
+        self._waiting: asyncio.Queue[TrainedEpisode] = asyncio.Queue(flow.pace.open_episodes - 1)
         self._open = 0
 
     async def hand_in(self, episode: TrainedEpisode) -> None:
@@ -125,7 +111,7 @@ class EpisodeDesk:
             self._flow.pulse.beat()
 
     async def _finish(self, episode: TrainedEpisode) -> None:
-        flow = self._flow
+        flow, storage = self._flow, self._storage
         sync_seconds = await self._synced(episode)
         score = await self._score(episode.evaluation)
         report = episode_report(
@@ -138,10 +124,12 @@ class EpisodeDesk:
             changed_weights=episode.changed_weights,
             dropped=episode.dropped,
             score=score,
-            time=datetime.now(UTC),
+            time=flow.clock.wall(),
         )
-        await stored(write_samples, self._directory, self._attempt, report.episode, episode.groups)
-        await stored(write_trained_groups, self._directory, self._attempt, report.episode, episode.trained.groups)
+        await storage.calls.do(write_samples, storage.directory, self._attempt, report.episode, episode.groups)
+        await storage.calls.do(
+            write_trained_groups, storage.directory, self._attempt, report.episode, episode.trained.groups
+        )
         # The state goes first: the journal begins with what the attempt resumed from.
         await self._tell_state()
         await flow.channel.episode(report)
@@ -159,11 +147,11 @@ class EpisodeDesk:
             )
 
         try:
-            async with asyncio.timeout(SYNC_SECONDS):
+            async with asyncio.timeout(flow.pace.report_waits):
                 await flow.pulse.until(everywhere)
         except TimeoutError:
             log.info("version %d is not everywhere yet; its report does not wait longer", episode.version + 1)
-        return episode.timing.publish + max(0.0, time.monotonic() - episode.published_at)
+        return episode.timing.publish + max(0.0, flow.clock.monotonic() - episode.published_at)
 
     async def _score(self, evaluation: EvaluationRound | None) -> float | None:
         """Wait for the score; None without evaluation, and when the run is stopped before it is there."""
@@ -177,12 +165,12 @@ class EpisodeDesk:
         if staged.due or (score is not None and (best is None or score > best)):
             await self.keep(staged, version, score)
         else:
-            await stored(self._checkpoints.discard, staged.folder)
+            await self._storage.calls.do(self._storage.checkpoints.discard, staged.folder)
 
     async def keep(self, staged: Staged, version: int, score: float | None) -> None:
         """Make a checkpoint count; its episode is in the journal."""
-        standing, config = self._standing, self._flow.config
-        folder = self._checkpoints.folder(version)
+        standing, config, storage = self._standing, self._flow.config, self._storage
+        folder = storage.checkpoints.folder(version)
         if score is not None and (standing.best_score is None or score > standing.best_score):
             standing.best_score, standing.best_checkpoint = score, str(folder)
         state = RunState(
@@ -196,14 +184,6 @@ class EpisodeDesk:
             best_score=standing.best_score,
             best_checkpoint=standing.best_checkpoint,
         )
-        await stored(self._checkpoints.complete, staged.folder, staged.files, state)
+        await storage.calls.do(storage.checkpoints.complete, staged.folder, staged.files, state)
         standing.latest_folder, standing.latest_episode = folder, version
-        await stored(self._checkpoints.prune, standing.best_checkpoint)
-
-
-async def stored(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something with the storage beside the event loop. Raises RunFailure for what the storage does wrong."""
-    try:
-        return await asyncio.to_thread(call, *args, **kwargs)
-    except OSError as error:
-        raise storage_failure(error, "the run directory cannot be used") from error
+        await storage.calls.do(storage.checkpoints.prune, standing.best_checkpoint)

@@ -10,13 +10,14 @@
 """
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from rlhf_api.run import RunConfig
 from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.channel.messages import SupervisorChannel
+from rlhf_runtime.clock import Clock, Moment
 from rlhf_runtime.dataflow.evaluation import EvaluationRound
+from rlhf_runtime.dataflow.pace import Pace
 from rlhf_runtime.dataflow.pulse import Pulse
 from rlhf_runtime.dataflow.workers import TrainersHandle
 from rlhf_runtime.experience.messages import GroupSummary
@@ -53,6 +54,8 @@ class Flow:
     ledger: Ledger
     version: int
     slots: list[MakerSlot]
+    clock: Clock = field(default_factory=Clock)
+    pace: Pace = field(default_factory=Pace)
     pulse: Pulse = field(default_factory=Pulse)
     sources: dict[str, SourceStatus] = field(default_factory=dict)
     """Rows of each source of prompts, by its field of the spec, once they are checked."""
@@ -67,8 +70,11 @@ class Flow:
     running: bool = False
     """The first rollout has been started."""
     repairs: int = 0
-    last_progress: datetime = field(default_factory=lambda: datetime.now(UTC))
+    last_progress: Moment = field(init=False)
     """When an episode was trained, or before the first one, when the first rollout was started."""
+
+    def __post_init__(self) -> None:
+        self.progressed()
 
     @property
     def limits(self) -> Limits:
@@ -102,7 +108,7 @@ class Flow:
 
     def progressed(self) -> None:
         """An episode was trained."""
-        self.last_progress = datetime.now(UTC)
+        self.last_progress = self.clock.now()
 
     @property
     def evaluating(self) -> bool:

@@ -19,15 +19,6 @@ from rlhf_runtime.weight_sync.manifest import Publication
 
 log = logging.getLogger(__name__)
 
-PING_EVERY_SECONDS = 2.0
-#: Longest that a maker may leave a ping unanswered. Its threads share one interpreter, so a busy one is slow.
-PING_SECONDS = 60.0
-#: Makers that may be lost in one place in a row, none of them completing a batch, before the attempt fails.
-MAX_LOSSES = 5
-#: Pause before the first replacement; doubled for each further loss. A pod that died needs time to come back.
-REPLACE_AFTER_SECONDS = 0.5
-SYNC_AGAIN_AFTER_SECONDS = 1.0
-
 Place = Callable[[str], Awaitable[MakerHandle]]
 """Place a maker of this name on a pod and load its model. Raises MakerLost, RunFailure."""
 
@@ -55,7 +46,7 @@ class MakerLoop:
             # Only a lost maker ends its life without an error that ends the run.
             assert lost is not None
             self._bury(lost)
-            await asyncio.sleep(REPLACE_AFTER_SECONDS * 2 ** (slot.losses - 1))
+            await asyncio.sleep(self._flow.pace.replace_after * 2 ** (slot.losses - 1))
 
     async def _life(self) -> None:
         """Of one maker; raises MakerLost, alone or in a group."""
@@ -79,7 +70,7 @@ class MakerLoop:
         slot.version, slot.pod = None, ""
         slot.placed = slot.busy = slot.syncing = False
         slot.losses += 1
-        if slot.losses > MAX_LOSSES:
+        if slot.losses > flow.pace.max_losses:
             raise RunFailure(
                 MAKER_LOST,
                 f"maker {slot.index} was lost {slot.losses} times in a row without completing a batch; last: {lost}",
@@ -90,8 +81,8 @@ class MakerLoop:
 
     async def _watch(self, handle: MakerHandle) -> None:
         while True:
-            await handle.ping(PING_SECONDS)
-            await asyncio.sleep(PING_EVERY_SECONDS)
+            await handle.ping(self._flow.pace.ping)
+            await asyncio.sleep(self._flow.pace.ping_every)
 
     async def _keep_current(self, handle: MakerHandle) -> None:
         """Bring the maker to every newer version, while it goes on sampling."""
@@ -103,7 +94,7 @@ class MakerLoop:
                 await handle.receive(publication, deadline)
             except TimeoutError:
                 log.warning("%s did not get version %d in %d s; again", slot.name, publication.version, deadline)
-                await asyncio.sleep(SYNC_AGAIN_AFTER_SECONDS)
+                await asyncio.sleep(self._flow.pace.sync_again_after)
                 continue
             slot.version, slot.syncing = publication.version, False
             self._flow.pulse.beat()

@@ -1,20 +1,19 @@
 """The trainers' side of the run: collect, train, publish, save; one episode after the other."""
 
 import logging
-import time
 
 from rlhf_api.conditions import STOPPED
 
 from rlhf_runtime.data.prompts import Prompt
-from rlhf_runtime.dataflow.episode_finisher import EpisodeDesk, Staged, Standing, TrainedEpisode, stored
+from rlhf_runtime.dataflow.episode_finisher import EpisodeDesk, Staged, Standing, TrainedEpisode
 from rlhf_runtime.dataflow.episode_report import Timing
 from rlhf_runtime.dataflow.evaluation import EvaluationRound, is_due
 from rlhf_runtime.dataflow.flow import Flow
+from rlhf_runtime.dataflow.storage import Storage
 from rlhf_runtime.dataflow.workers import TrainersHandle
 from rlhf_runtime.experience.messages import GroupSummary, Trained
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.scheduling.next_batch import drop_stale
-from rlhf_runtime.storage.checkpoints import Checkpoints
 from rlhf_runtime.weight_sync.manifest import Order, Publication
 
 log = logging.getLogger(__name__)
@@ -28,17 +27,17 @@ class TrainingLoop:
         flow: Flow,
         trainers: TrainersHandle,
         desk: EpisodeDesk,
-        checkpoints: Checkpoints,
+        storage: Storage,
         standing: Standing,
         held_out: list[Prompt],
     ) -> None:
         self._flow = flow
         self._trainers = trainers
         self._desk = desk
-        self._checkpoints = checkpoints
+        self._storage, self._checkpoints = storage.calls, storage.checkpoints
         self._standing = standing
         self._held_out = held_out
-        self._episode_began = time.monotonic()
+        self._episode_began = flow.clock.monotonic()
 
     async def run(self) -> None:
         flow = self._flow
@@ -46,7 +45,7 @@ class TrainingLoop:
         await self._publish(must_differ=False)
         if flow.version == 0 and self._begin_evaluation():
             await self._initial_score()
-        self._episode_began = time.monotonic()
+        self._episode_began = flow.clock.monotonic()
         while flow.version < flow.episodes and not flow.stopping:
             await self._episode()
         await self._desk.until_done()
@@ -72,17 +71,17 @@ class TrainingLoop:
         await self._collect()
         if flow.stopping:
             return
-        collected = time.monotonic()
+        collected = flow.clock.monotonic()
         trained, groups = await self._train()
-        trained_at = time.monotonic()
+        trained_at = flow.clock.monotonic()
         # Makers stay at the version that is being evaluated until its score is there.
         await flow.pulse.until(lambda: not flow.evaluating or flow.stopping)
-        publish_began = time.monotonic()
+        publish_began = flow.clock.monotonic()
         publication = await self._publish(must_differ=trained.moved)
         evaluation = self._begin_evaluation()
-        published = time.monotonic()
+        published = flow.clock.monotonic()
         staged = await self._stage(scored=evaluation)
-        self._episode_began = time.monotonic()
+        self._episode_began = flow.clock.monotonic()
         await self._desk.hand_in(
             TrainedEpisode(
                 version=version,
@@ -160,7 +159,7 @@ class TrainingLoop:
         due = flow.version % every == 0 or flow.version >= flow.episodes or flow.stopping
         if not due and not scored:
             return None
-        folder = await stored(self._checkpoints.unfinished, flow.version)
+        folder = await self._storage.do(self._checkpoints.unfinished, flow.version)
         return Staged(folder, await self._trainers.save(folder, resumable=True), due)
 
     async def _save_before_stop(self) -> None:
@@ -168,14 +167,14 @@ class TrainingLoop:
         flow = self._flow
         if self._standing.latest_episode == flow.version:
             return
-        folder = await stored(self._checkpoints.unfinished, flow.version)
+        folder = await self._storage.do(self._checkpoints.unfinished, flow.version)
         files = await self._trainers.save(folder, resumable=True)
         await self._desk.keep(Staged(folder, files, due=True), flow.version, None)
 
     async def _export(self) -> None:
-        folder = await stored(self._checkpoints.unfinished_model)
+        folder = await self._storage.do(self._checkpoints.unfinished_model)
         files = await self._trainers.save(folder, resumable=False)
-        model = await stored(self._checkpoints.complete_model, folder, files, self._flow.version)
+        model = await self._storage.do(self._checkpoints.complete_model, folder, files, self._flow.version)
         self._standing.final_model = str(model)
 
 

@@ -13,13 +13,11 @@ from rlhf_api.conditions import (
 )
 from rlhf_api.run import Wait
 
+from rlhf_runtime.clock import Moment
 from rlhf_runtime.dataflow.flow import Flow
 from rlhf_runtime.scheduling.next_batch import waits_for_weights
 
 log = logging.getLogger(__name__)
-
-#: A shorter wait is not told, seconds.
-SILENT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +62,28 @@ def waiting_now(flow: Flow) -> list[Waiting]:
 
 
 class WaitLog:
-    """Remembers since when each wait goes on."""
+    """Remembers when each wait began; one of less than `silent` seconds is not reported."""
 
-    def __init__(self) -> None:
-        self._since: dict[tuple[str, str], datetime] = {}
+    def __init__(self, silent: float) -> None:
+        self._silent = silent
+        self._since: dict[tuple[str, str], Moment] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def look(self, waiting: Sequence[Waiting], *, now: datetime, progress_deadline: datetime) -> list[Wait]:
-        """The waits that are long enough to be told; each is logged when it comes to be."""
+    def look(self, waiting: Sequence[Waiting], now: Moment, progress: Moment, progress_seconds: float) -> list[Wait]:
+        """The waits that are long enough to be reported; each is logged once.
+
+        One without a deadline of its own ends `progress_seconds` after `progress`.
+        """
         keys = {(wait.reason, wait.owner) for wait in waiting}
         self._since = {key: since for key, since in self._since.items() if key in keys}
         self._told &= keys
-        return [wait for each in waiting if (wait := self._long_enough(each, now, progress_deadline)) is not None]
+        deadline = progress.wall + timedelta(seconds=progress_seconds)
+        return [wait for each in waiting if (wait := self._long_enough(each, now, deadline)) is not None]
 
-    def _long_enough(self, wait: Waiting, now: datetime, progress_deadline: datetime) -> Wait | None:
+    def _long_enough(self, wait: Waiting, now: Moment, progress_deadline: datetime) -> Wait | None:
         key = (wait.reason, wait.owner)
         since = self._since.setdefault(key, now)
-        if now - since < timedelta(seconds=SILENT_SECONDS):
+        if now.monotonic - since.monotonic < self._silent:
             return None
         if key not in self._told:
             self._told.add(key)
@@ -90,6 +93,6 @@ class WaitLog:
             reason=wait.reason,
             owner=wait.owner,
             message=wait.message,
-            since=since,
-            deadline=progress_deadline if seconds is None else since + timedelta(seconds=seconds),
+            since=since.wall,
+            deadline=progress_deadline if seconds is None else since.wall + timedelta(seconds=seconds),
         )

@@ -1,20 +1,17 @@
 """The coordinator's clock: looks at the run twice a second, tells the supervisor, and ends what takes too long."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 
 from rlhf_api.conditions import MAKER_LOST, PRE_RUNNING_DEADLINE_EXCEEDED, PROGRESS_DEADLINE_EXCEEDED
 from rlhf_api.run import RoleReport, Wait
 from rlhf_api.status import LedgerStatus, RepairsStatus
 
 from rlhf_runtime.channel.messages import CoordinatorState
+from rlhf_runtime.clock import Moment
 from rlhf_runtime.dataflow.episode_finisher import Standing
 from rlhf_runtime.dataflow.flow import Flow
 from rlhf_runtime.dataflow.waits import WaitLog, waiting_now
 from rlhf_runtime.failures import RunFailure
-
-LOOK_EVERY_SECONDS = 0.5
-TELL_EVERY_SECONDS = 1.0
 
 
 class Watch:
@@ -24,26 +21,26 @@ class Watch:
         self._flow = flow
         self._standing = standing
         self._resumed_from = standing.latest_episode
-        self._started = datetime.now(UTC)
-        self._waits = WaitLog()
+        self._started = flow.clock.now()
+        self._waits = WaitLog(flow.pace.silent)
         self._told: CoordinatorState | None = None
 
     async def run(self) -> None:
         """Look until cancelled. Raises RunFailure when a deadline has passed."""
-        next_tell = self._started
+        next_tell = self._started.monotonic
         while True:
-            now = datetime.now(UTC)
+            now = self._flow.clock.now()
             waits = self._look(now)
             # Settings and the wish to stop are looked at, not announced.
             self._flow.pulse.beat()
-            if now >= next_tell or self._is_first_running():
+            if now.monotonic >= next_tell or self._is_first_running():
                 await self._tell(waits)
-                next_tell = now + timedelta(seconds=TELL_EVERY_SECONDS)
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+                next_tell = now.monotonic + self._flow.pace.tell_every
+            await asyncio.sleep(self._flow.pace.look_every)
 
     async def tell(self) -> None:
         """Tell the state as it is now."""
-        await self._tell(self._look(datetime.now(UTC)))
+        await self._tell(self._look(self._flow.clock.now()))
 
     def _is_first_running(self) -> bool:
         return self._flow.running and (self._told is None or not self._told.running)
@@ -54,17 +51,18 @@ class Watch:
             self._told = state
             await self._flow.channel.state(state)
 
-    def _look(self, now: datetime) -> list[Wait]:
+    def _look(self, now: Moment) -> list[Wait]:
         flow, config = self._flow, self._flow.config
-        progress_deadline = flow.last_progress + timedelta(seconds=config.progress_deadline_seconds)
-        waits = self._waits.look(waiting_now(flow), now=now, progress_deadline=progress_deadline)
-        if not flow.running and now > self._started + timedelta(seconds=config.pre_running_deadline_seconds):
+        waits = self._waits.look(waiting_now(flow), now, flow.last_progress, config.progress_deadline_seconds)
+        since_start = now.monotonic - self._started.monotonic
+        since_progress = now.monotonic - flow.last_progress.monotonic
+        if not flow.running and since_start > config.pre_running_deadline_seconds:
             raise RunFailure(
                 PRE_RUNNING_DEADLINE_EXCEEDED,
                 f"no rollout within {config.pre_running_deadline_seconds} s: {_listed(waits)}",
                 permanent=False,
             )
-        if flow.running and now > progress_deadline:
+        if flow.running and since_progress > config.progress_deadline_seconds:
             losses = sum(slot.losses for slot in flow.slots)
             raise RunFailure(
                 MAKER_LOST if losses else PROGRESS_DEADLINE_EXCEEDED,
@@ -107,7 +105,7 @@ def coordinator_state(flow: Flow, standing: Standing, resumed_from: int, waits: 
         initial_score=standing.initial_score,
         prompts=flow.sources.get("prompts"),
         evaluation=flow.sources.get("evaluation"),
-        last_progress=flow.last_progress,
+        last_progress=flow.last_progress.wall,
     )
 
 

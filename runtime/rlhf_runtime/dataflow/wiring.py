@@ -1,19 +1,18 @@
 """All loops of a run at once, over whatever workers there are: the wiring, without Ray."""
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rlhf_runtime.data.prompts import Prompt, TrainingPrompts
 from rlhf_runtime.dataflow.episode_finisher import EpisodeDesk, Standing
 from rlhf_runtime.dataflow.flow import Flow
-from rlhf_runtime.dataflow.maker_loop import PING_EVERY_SECONDS, PING_SECONDS, MakerLoop
+from rlhf_runtime.dataflow.maker_loop import MakerLoop
+from rlhf_runtime.dataflow.pace import Pace
+from rlhf_runtime.dataflow.storage import Storage
 from rlhf_runtime.dataflow.training_loop import TrainingLoop
 from rlhf_runtime.dataflow.watch import Watch
 from rlhf_runtime.dataflow.workers import MakerHandle, TrainersHandle
-from rlhf_runtime.storage.checkpoints import Checkpoints
-from rlhf_runtime.storage.run_directory import RunDirectory
 
 
 class Workers(Protocol):
@@ -28,14 +27,6 @@ class Workers(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """Where a run's files go."""
-
-    directory: RunDirectory
-    checkpoints: Checkpoints
-
-
 async def run_dataflow(
     workers: Workers,
     flow: Flow,
@@ -47,19 +38,19 @@ async def run_dataflow(
     held_out: list[Prompt],
 ) -> None:
     """Run until the trained model is in storage. Raises what ended the run instead, in a group."""
-    desk = EpisodeDesk(flow, storage.directory, storage.checkpoints, standing, watch.tell)
+    desk = EpisodeDesk(flow, storage, standing, watch.tell)
     async with asyncio.TaskGroup() as tasks:
         beside = [tasks.create_task(watch.run()), tasks.create_task(desk.run())]
         beside += [tasks.create_task(MakerLoop(flow, slot, workers.maker, training).run()) for slot in flow.slots]
         trainers = await workers.trainers(standing.latest_folder)
         flow.trainers = trainers
-        beside.append(tasks.create_task(_watch_trainers(trainers)))
-        await TrainingLoop(flow, trainers, desk, storage.checkpoints, standing, held_out).run()
+        beside.append(tasks.create_task(_watch_trainers(trainers, flow.pace)))
+        await TrainingLoop(flow, trainers, desk, storage, standing, held_out).run()
         for task in beside:
             task.cancel()
 
 
-async def _watch_trainers(trainers: TrainersHandle) -> None:
+async def _watch_trainers(trainers: TrainersHandle, pace: Pace) -> None:
     while True:
-        await trainers.ping(PING_SECONDS)
-        await asyncio.sleep(PING_EVERY_SECONDS)
+        await trainers.ping(pace.ping)
+        await asyncio.sleep(pace.ping_every)

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from rlhf_api.conditions import ATTEMPT_TAKEN, COORDINATOR_CRASHED, STORAGE_FAILED
+from rlhf_api.conditions import ATTEMPT_TAKEN, COORDINATOR_CRASHED
 from rlhf_api.run import Failure, LiveSettings, RunConfig
 from rlhf_api.status import EpisodeReport
 
@@ -19,20 +19,19 @@ from rlhf_runtime.channel.messages import (
     Settings,
     Stop,
 )
+from rlhf_runtime.clock import Clock
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.storage.attempt_result import AttemptResult, earlier_success, write_result
+from rlhf_runtime.storage.calls import StorageCalls
 from rlhf_runtime.storage.journal import Journal, episodes_after, episodes_trained
-from rlhf_runtime.storage.run_directory import DamagedFile, RunDirectory, storage_failure
+from rlhf_runtime.storage.run_directory import AttemptDirectory, RunDirectory
 from rlhf_runtime.supervision.coordinator_process import COORDINATOR, CoordinatorProcess
 from rlhf_runtime.supervision.deadlines import Patience, Times, next_deadline, stopped_at_once
 from rlhf_runtime.supervision.endings import Ending, failure_of
-from rlhf_runtime.supervision.report_board import ReportBoard, now
+from rlhf_runtime.supervision.report_board import ReportBoard
 
-#: Longest that one write to the storage may take, seconds.
-STORAGE_SECONDS = 120.0
-
-P = ParamSpec("P")
-T = TypeVar("T")
+#: Seconds that one call of the storage may take.
+STORAGE_SECONDS = 120
 
 log = logging.getLogger("rlhf.supervisor")
 
@@ -44,10 +43,17 @@ class Supervisor:
     """
 
     def __init__(
-        self, config: RunConfig, *, command: Sequence[str] = COORDINATOR, patience: Patience | None = None
+        self,
+        config: RunConfig,
+        *,
+        command: Sequence[str] = COORDINATOR,
+        patience: Patience | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.config = config
-        self.board = ReportBoard(config, now())
+        self._clock = clock or Clock()
+        self._storage = StorageCalls(STORAGE_SECONDS)
+        self.board = ReportBoard(config, self._clock.wall())
         self._acknowledged = asyncio.Event()
         self._settings = LiveSettings(
             generation=config.generation, max_staleness=config.max_staleness, episodes=config.episodes
@@ -60,12 +66,12 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._finished: Finished | None = None
-        self._times = Times(started=_clock())
+        self._times = Times(started=self._clock.monotonic())
 
     async def run(self) -> Failure | None:
         """Run the attempt to its end; why it failed, or None."""
         try:
-            done = await _stored(earlier_success, self._directory, self.config.episodes)
+            done = await self._storage.do(earlier_success, self._directory, self.config.episodes)
             if done is not None:
                 log.info("attempt %d has finished this job already: nothing to do", done.report.attempt)
                 self.board.end_as(done.report)
@@ -104,21 +110,20 @@ class Supervisor:
         # Most polls are at the end of the journal; they do not touch the storage.
         if (attempt, seq) >= (self.config.attempt, self.board.last_seq):
             return []
-        return await _stored(episodes_after, self._directory, attempt, seq, limit)
+        return await self._storage.do(episodes_after, self._directory, attempt, seq, limit)
 
     async def _claim(self) -> None:
         attempt = self.config.attempt
-        try:
-            folder = await _stored(self._directory.claim, attempt)
-        except FileExistsError as error:
+        folder = await self._storage.do(_claimed, self._directory, attempt)
+        if folder is None:
             raise RunFailure(
                 ATTEMPT_TAKEN,
                 f"attempt {attempt} has a folder in {self._directory.path} already: another supervisor runs it or "
-                "ran it; the next attempt goes on from its newest checkpoint",
+                "ran it; the next attempt resumes from its newest checkpoint",
                 permanent=False,
-            ) from error
+            )
         content = self.config.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode()
-        await _stored(self._directory.write, folder.config, content)
+        await self._storage.do(self._directory.write, folder.config, content)
 
     async def _supervise(self) -> Failure | None:
         try:
@@ -146,7 +151,9 @@ class Supervisor:
             while self._finished is None:
                 deadline = next_deadline(self.config, self._times, self._patience, self.board.report.waits)
                 await asyncio.wait(
-                    {receiving, asked}, timeout=max(0.0, deadline.at - _clock()), return_when=asyncio.FIRST_COMPLETED
+                    {receiving, asked},
+                    timeout=max(0.0, deadline.at - self._clock.monotonic()),
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 if receiving.done():
                     message = receiving.result()
@@ -158,10 +165,10 @@ class Supervisor:
                     return stopped_at_once()
                 elif asked.done():
                     log.info("asked to stop: the episode in training is finished and saved; ask again to stop at once")
-                    self._times = replace(self._times, stop_requested=_clock())
+                    self._times = replace(self._times, stop_requested=self._clock.monotonic())
                     await coordinator.send(Stop())
                     asked = asyncio.ensure_future(self._hurry.wait())
-                elif _clock() >= deadline.at:
+                elif self._clock.monotonic() >= deadline.at:
                     return deadline.failure
         except ValueError as error:
             message_text = f"the coordinator said what it may not: {error}"
@@ -174,8 +181,8 @@ class Supervisor:
         if isinstance(message, CoordinatorState):
             await self._take_state(message)
         elif isinstance(message, EpisodeDone):
-            report = await _stored(self._journal.append, message.report)
-            self._times = replace(self._times, last_episode=_clock())
+            report = await self._storage.do(self._journal.append, message.report)
+            self._times = replace(self._times, last_episode=self._clock.monotonic())
             self.board.journaled(report.seq)
             await coordinator.send(Journaled(episode=report.episode))
             score = "" if report.score is None else f", score {report.score:.4g}"
@@ -185,8 +192,8 @@ class Supervisor:
 
     async def _take_state(self, state: CoordinatorState) -> None:
         if state.running and self._times.running is None:
-            await _stored(self._journal.begin, state.resumed_from)
-            self._times = replace(self._times, running=_clock())
+            await self._storage.do(self._journal.begin, state.resumed_from)
+            self._times = replace(self._times, running=self._clock.monotonic())
             log.info("running, from episode %d on", state.resumed_from + 1)
         self.board.observe(state)
 
@@ -199,38 +206,22 @@ class Supervisor:
         if failure is not None and failure.reason == ATTEMPT_TAKEN:
             return
         try:
-            trained = await _stored(episodes_trained, self._directory)
-            result = AttemptResult(report=self.board.report, episodes=trained, ended=now())
-            await _stored(write_result, self._directory, self.config.attempt, result)
+            trained = await self._storage.do(episodes_trained, self._directory)
+            result = AttemptResult(report=self.board.report, episodes=trained, ended=self._clock.wall())
+            await self._storage.do(write_result, self._directory, self.config.attempt, result)
         except RunFailure as error:
             # The report says how it ended all the same; only a later attempt will not know.
             log.error("the result of attempt %d is not kept: %s", self.config.attempt, error)
 
 
-def _clock() -> float:
-    return asyncio.get_running_loop().time()
+def _claimed(directory: RunDirectory, attempt: int) -> AttemptDirectory | None:
+    try:
+        return directory.claim(attempt)
+    except FileExistsError:
+        return None
 
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _stored(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something with the storage in a thread, so that the endpoint answers meanwhile.
-
-    Raises RunFailure for what the storage does wrong, and what else ``call`` raises.
-    """
-    try:
-        async with asyncio.timeout(STORAGE_SECONDS):
-            return await asyncio.to_thread(call, *args, **kwargs)
-    except TimeoutError as error:
-        message = f"the storage did not answer within {STORAGE_SECONDS:g} s"
-        raise RunFailure(STORAGE_FAILED, message, permanent=False) from error
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise storage_failure(error, "the run directory cannot be used") from error
-    except DamagedFile as error:
-        raise RunFailure(STORAGE_FAILED, str(error), permanent=True) from error

@@ -1,8 +1,7 @@
 """The report of the running attempt, and who waits for it to change."""
 
 import asyncio
-import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 from rlhf_api.run import Failure, Report, RoleReport, RunConfig
@@ -18,7 +17,7 @@ class ReportBoard:
         self._last_seq = 0
         self._changed = asyncio.Event()
         # Milliseconds since 1970, so that a revision of another supervisor is never current here by chance.
-        self.report = starting_report(config, revision=time.time_ns() // 1_000_000, now=now)
+        self.report = starting_report(config, revision=int(now.timestamp() * 1000), now=now)
 
     @property
     def last_seq(self) -> int:
@@ -84,8 +83,3 @@ def with_state(report: Report, state: CoordinatorState) -> Report:
     """The report with all that the coordinator knows replaced."""
     told = {name: getattr(state, name) for name in type(state).model_fields if name not in ("kind", "running")}
     return report.model_copy(update={**told, "state": "Running" if state.running else "Starting"})
-
-
-def now() -> datetime:
-    """The wall clock, for reports."""
-    return datetime.now(UTC)
