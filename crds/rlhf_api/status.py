@@ -38,6 +38,19 @@ class Condition(ApiModel):
     """A sentence for people."""
 
 
+class ReportCursor(ApiModel):
+    """What of the journal has been written into this status."""
+
+    attempt: int = 0
+    """Attempt of the last episode consumed."""
+    seq: int = 0
+    """Its position in that attempt."""
+
+    def __lt__(self, other: "ReportCursor") -> bool:
+        """Whether ``other`` is further on in the journal, whose order is attempt, then seq."""
+        return (self.attempt, self.seq) < (other.attempt, other.seq)
+
+
 class EpisodeReport(ApiModel):
     """What one episode did. The journal holds all of them; status the last 10."""
 
@@ -111,6 +124,11 @@ class EpisodeReport(ApiModel):
     time: Time
     """When it ended."""
 
+    @property
+    def cursor(self) -> ReportCursor:
+        """Of a reader whose last episode this is."""
+        return ReportCursor(attempt=self.attempt, seq=self.seq)
+
 
 class LedgerStatus(ApiModel):
     """Groups: dispatched = trained + buffered + inFlight + dropped, at every instant."""
@@ -158,15 +176,6 @@ class RoleStatus(ApiModel):
     """Alive and at a known policy version."""
     summary: Annotated[str, Field(max_length=64)] = ""
     """ready/desired, for the column."""
-
-
-class ReportCursor(ApiModel):
-    """What of the journal has been written into this status."""
-
-    attempt: int = 0
-    """Attempt of the last episode consumed."""
-    seq: int = 0
-    """Its position in that attempt."""
 
 
 class ValueSummary(ApiModel):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rlhf_api.run import Failure, Report
+from rlhf_api.status import ReportCursor
 from rlhf_runtime.storage.attempt_result import earlier_success
 
 from rlhf_cli.escaped import escaped
@@ -145,7 +146,7 @@ class _Run:
                     return
             await asyncio.sleep(0.2)
 
-    def _take(self, report: Report) -> tuple[int, int]:
+    def _take(self, report: Report) -> ReportCursor:
         self._show(advanced(self._progress, report))
         return self._progress.cursor
 

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from pydantic import ValidationError
 from rlhf_api.run import REPORT_PATH, Report
+from rlhf_api.status import ReportCursor
 
 #: Longest wait of one long poll, seconds.
 POLL_SECONDS = 25
@@ -19,15 +19,6 @@ class EndpointError(Exception):
     """The supervisor answered, and not with a report: the two ends do not fit together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """What the reader has: the last episode it read, and the revision of the last report (None: none yet)."""
-
-    attempt: int = 0
-    seq: int = 0
-    revision: int | None = None
-
-
 class Endpoint:
     """One supervisor's endpoint."""
 
@@ -36,15 +27,16 @@ class Endpoint:
         self._url = f"http://127.0.0.1:{port}{REPORT_PATH}"
         self._headers: Mapping[str, str] = {"Authorization": f"Bearer {token}"}
 
-    async def poll(self, cursor: Cursor, wait: int = POLL_SECONDS) -> Report | None:
-        """The next report, at once when there is news for the cursor, after `wait` seconds otherwise.
+    async def poll(self, cursor: ReportCursor, revision: int | None, wait: int = POLL_SECONDS) -> Report | None:
+        """The report with the episodes after the cursor, at once if there are any or if `revision`, that of the last
+        report read (None: none yet), is not the newest; otherwise after `wait` seconds.
 
         None when nobody answers (yet), or not now (too many polls, a slow storage). Raises EndpointError for an
-        answer that is no report.
+        answer that is not a report.
         """
         query: dict[str, Any] = {"attempt": cursor.attempt, "seq": cursor.seq, "wait": wait}
-        if cursor.revision is not None:
-            query["revision"] = cursor.revision
+        if revision is not None:
+            query["revision"] = revision
         try:
             async with asyncio.timeout(wait + _GRACE_SECONDS):
                 async with self._session.get(self._url, params=query, headers=self._headers) as response:

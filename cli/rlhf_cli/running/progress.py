@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from rlhf_api.run import Report, Wait
-from rlhf_api.status import EpisodeReport
+from rlhf_api.series import series, unread
+from rlhf_api.status import EpisodeReport, ReportCursor
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -31,20 +32,18 @@ class Progress:
         return self.episodes[-1].episode if self.episodes else 0
 
     @property
-    def cursor(self) -> tuple[int, int]:
-        """(attempt, seq) of the last episode read."""
-        return (self.episodes[-1].attempt, self.episodes[-1].seq) if self.episodes else (0, 0)
+    def cursor(self) -> ReportCursor:
+        """Of the last episode read."""
+        return self.episodes[-1].cursor if self.episodes else ReportCursor()
 
 
 def advanced(progress: Progress, report: Report) -> Progress:
     """With a report taken in: an attempt that resumed earlier than the last one ended supersedes episodes."""
     # Until it runs, an attempt has not said what it resumes from.
-    says = report.state == "Running" or any(e.attempt == report.attempt for e in report.episodes)
-    kept = [e for e in progress.episodes if not says or e.attempt >= report.attempt or e.episode <= report.resumed_from]
-    known = {e.episode for e in kept}
-    new = [e for e in report.episodes if e.episode not in known]
+    resumed_from = {report.attempt: report.resumed_from} if report.state == "Running" else {}
+    episodes = series([*progress.episodes, *unread(progress.cursor, report.episodes)], resumed_from)
     activity = {"Starting": "starting", "Running": "training", "Succeeded": "succeeded", "Failed": "failed"}
-    return replace(progress, episodes=(*kept, *new), report=report, activity=activity[report.state])
+    return replace(progress, episodes=tuple(episodes), report=report, activity=activity[report.state])
 
 
 def remaining(progress: Progress) -> timedelta | None:

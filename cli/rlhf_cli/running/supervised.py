@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import aiohttp
 from rlhf_api.conditions import COORDINATOR_CRASHED, STOPPED
 from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, ExitCode, Failure, Report, RunConfig
+from rlhf_api.status import ReportCursor
 from rlhf_api.tails import last_lines
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
 from rlhf_runtime.storage.attempt_result import read_result
 from rlhf_runtime.storage.run_directory import RunDirectory
 
 from rlhf_cli.running.descendants import adopt_orphans, end_descendants
-from rlhf_cli.running.endpoint import Cursor, Endpoint
+from rlhf_cli.running.endpoint import Endpoint
 
 #: Longest start of the supervisor until its endpoint listens, seconds.
 LISTEN_SECONDS = 60.0
@@ -75,7 +76,7 @@ async def run_attempt(
     environment: Mapping[str, str],
     scratch: Path,
     interrupts: Interrupts,
-    take: Callable[[Report], tuple[int, int]],
+    take: Callable[[Report], ReportCursor],
 ) -> Failure | None:
     """Run one attempt to its end: why it failed, or None.
 
@@ -126,9 +127,7 @@ class _Supervisor:
         """End it and all it started."""
         self._process.kill()
 
-    async def follow(
-        self, token: str, stop: asyncio.Event, take: Callable[[Report], tuple[int, int]]
-    ) -> Failure | None:
+    async def follow(self, token: str, stop: asyncio.Event, take: Callable[[Report], ReportCursor]) -> Failure | None:
         """Read its reports to the last, asking it to stop when `stop` is set; why the attempt failed, or None."""
         stopping = asyncio.ensure_future(self._stop_when(stop))
         exited = asyncio.ensure_future(self._exited())
@@ -145,23 +144,22 @@ class _Supervisor:
         finally:
             await _cancelled(stopping, exited, reading)
 
-    async def _read(self, token: str, take: Callable[[Report], tuple[int, int]]) -> Report:
+    async def _read(self, token: str, take: Callable[[Report], ReportCursor]) -> Report:
         """The attempt's last report, after all before it were taken and it was acknowledged."""
         port = await self._port()
-        cursor = Cursor()
+        cursor, revision = ReportCursor(), None
         async with aiohttp.ClientSession() as session:
             endpoint = Endpoint(session, port, token)
             while True:
-                report = await endpoint.poll(cursor)
+                report = await endpoint.poll(cursor, revision)
                 if report is None:
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
-                attempt, seq = take(report)
-                ended = report.ended
+                following = take(report)
                 # A poll with the newest revision and nothing new is the acknowledgement.
-                if ended and cursor.revision == report.revision and not report.episodes:
+                if report.ended and revision == report.revision and not report.episodes:
                     return report
-                cursor = Cursor(attempt=attempt, seq=seq, revision=report.revision)
+                cursor, revision = following, report.revision
 
     async def _port(self) -> int:
         deadline = time.monotonic() + LISTEN_SECONDS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rlhf_api.run import Report, Wait
-from rlhf_api.status import EpisodeReport
+from rlhf_api.status import EpisodeReport, ReportCursor
 from rlhf_cli.running.progress import Progress, advanced, episode_line, news, remaining, sparkline
 from rlhf_cli.running.screen import LiveScreen, PlainScreen, rendered, screen_for
 
@@ -41,7 +41,7 @@ def report(state: str = "Running", attempt: int = 1, **changes: Any) -> Report:
 
 def test_episodes_come_in_and_move_the_cursor(make_episode: MakeEpisode) -> None:
     seen = advanced(progress(), report(episodes=[make_episode(1), make_episode(2)]))
-    assert (seen.done, seen.cursor, seen.activity) == (2, (1, 2), "training")
+    assert (seen.done, seen.cursor, seen.activity) == (2, ReportCursor(attempt=1, seq=2), "training")
     assert advanced(seen, report(episodes=[make_episode(2)])).done == 2
 
 
@@ -52,7 +52,14 @@ def test_an_attempt_that_resumes_earlier_supersedes_episodes(make_episode: MakeE
     again = make_episode(3, attempt=2, seq=1, reward=0.9)
     running = advanced(starting, report(attempt=2, resumedFrom=2, episodes=[again]))
     assert [(e.attempt, e.episode) for e in running.episodes] == [(1, 1), (1, 2), (2, 3)]
-    assert running.cursor == (2, 1)
+    assert running.cursor == ReportCursor(attempt=2, seq=1)
+
+
+def test_what_an_attempt_trained_whose_own_reports_were_missed_counts(make_episode: MakeEpisode) -> None:
+    before = progress([make_episode(n) for n in (1, 2, 3)])
+    missed = [make_episode(n, attempt=2, seq=n - 1) for n in (2, 3)]
+    seen = advanced(before, report("Starting", attempt=3, episodes=missed))
+    assert [(e.attempt, e.episode) for e in seen.episodes] == [(1, 1), (2, 2), (2, 3)], "as in the journal"
 
 
 def test_the_line_of_an_episode_is_the_same_for_every_episode(make_episode: MakeEpisode) -> None:

@@ -17,7 +17,8 @@ import aiohttp
 from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import MAX_EPISODES_PER_REPORT, REPORT_PATH, REPORT_PORT, SETTINGS_PATH, LiveSettings, Report
-from rlhf_api.status import EpisodeReport, ReportCursor
+from rlhf_api.series import unread
+from rlhf_api.status import ReportCursor
 
 from rlhf_operator.clients.heads import address, text_of
 from rlhf_operator.decisions.plan import Acknowledge
@@ -175,8 +176,7 @@ class _Link:
         return alive and (self._target.ip, self._target.attempt) == (target.ip, target.attempt)
 
     def written(self, cursor: ReportCursor) -> None:
-        position = (cursor.attempt, cursor.seq)
-        left = tuple(entry for entry in self.view.episodes if (entry.attempt, entry.seq) > position)
+        left = tuple(unread(cursor, self.view.episodes))
         self.view = replace(self.view, episodes=left)
         if len(left) < MOST_UNWRITTEN:
             self._room.set()
@@ -221,9 +221,9 @@ class _Link:
             self._target.attempt, self._cursor, revision, POLL_SECONDS if waiting else 0
         )
         self._failures = 0
-        fresh = self._after_cursor(report)
+        fresh = unread(self._cursor, report.episodes)
         if fresh:
-            self._cursor = ReportCursor(attempt=fresh[-1].attempt, seq=fresh[-1].seq)
+            self._cursor = fresh[-1].cursor
         unchanged = known is not None and known.revision == report.revision and not fresh and self.view.drained
         episodes = (*self.view.episodes, *fresh)
         if len(episodes) >= MOST_UNWRITTEN:
@@ -234,10 +234,6 @@ class _Link:
         self.view = ReportView(report=report.model_copy(update={"episodes": []}), episodes=episodes, drained=drained)
         if not unchanged or was_silent:
             self._changed()
-
-    def _after_cursor(self, report: Report) -> list[EpisodeReport]:
-        position = (self._cursor.attempt, self._cursor.seq)
-        return [entry for entry in report.episodes if (entry.attempt, entry.seq) > position]
 
     def _failed(self, error: BaseException) -> None:
         self._failures += 1

@@ -1,9 +1,10 @@
 """Episodes of the journal folded into the bounded part that status keeps: pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rlhf_api.run import Report
-from rlhf_api.status import EPISODES_IN_STATUS, EpisodeReport, ReportCursor, RLHFJobStatus, ValueSummary
+from rlhf_api.series import series, unread
+from rlhf_api.status import EPISODES_IN_STATUS, EpisodeReport, RLHFJobStatus, ValueSummary
 
 _DIGITS = 6
 
@@ -13,11 +14,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def after(cursor: ReportCursor, episodes: Iterable[EpisodeReport]) -> list[EpisodeReport]:
-    """Those that the cursor has not consumed: the journal's order is (attempt, seq)."""
-    return [entry for entry in episodes if (entry.attempt, entry.seq) > (cursor.attempt, cursor.seq)]
-
-
 def fold(status: RLHFJobStatus, report: Report | None, received: Sequence[EpisodeReport]) -> RLHFJobStatus:
     """Status with the received episodes in it; the same episodes received again change nothing.
 
@@ -25,10 +21,9 @@ def fold(status: RLHFJobStatus, report: Report | None, received: Sequence[Episod
     said so: before and after, ``resumedFrom`` may be that of nothing or of the attempt that finished the job.
     """
     base = report.resumed_from if report is not None and report.state == "Running" else None
-    attempt = report.attempt if report is not None else 0
-    fresh = after(status.reports, received)
+    fresh = unread(status.reports, received)
     known = [*status.episodes, *fresh]
-    kept = [entry for entry in known if not _superseded(entry, known, attempt, base)]
+    kept = series(known, {} if report is None or base is None else {report.attempt: base})
     episode = max(kept[-1].episode if kept else 0, base or 0)
     if kept == list(status.episodes) and not fresh and (base is None or episode == status.episode):
         return status
@@ -45,16 +40,9 @@ def fold(status: RLHFJobStatus, report: Report | None, received: Sequence[Episod
             "staleness": last.staleness_max if last else None,
             "tokens_per_second": rounded(last.tokens_per_second) if last else None,
             "episodes": kept[-EPISODES_IN_STATUS:],
-            "reports": ReportCursor(attempt=fresh[-1].attempt, seq=fresh[-1].seq) if fresh else status.reports,
+            "reports": fresh[-1].cursor if fresh else status.reports,
         }
     )
-
-
-def _superseded(entry: EpisodeReport, known: Sequence[EpisodeReport], attempt: int, base: int | None) -> bool:
-    if base is not None and entry.attempt < attempt and entry.episode > base:
-        return True
-    # A later attempt's entry of the same or an earlier number was trained from a point before this one.
-    return any(other.attempt > entry.attempt and other.episode <= entry.episode for other in known)
 
 
 def _summary(old: ValueSummary | None, kept: list[float], dropped: list[float]) -> ValueSummary | None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from rlhf_api.series import last_kept
 from rlhf_api.status import EpisodeReport
 
 from rlhf_runtime.storage.run_directory import DamagedFile, RunDirectory
@@ -139,8 +140,7 @@ def _after(directory: RunDirectory, attempt: int, seq: int) -> Iterator[EpisodeR
     for number in sorted(begun):
         if number < attempt:
             continue
-        # What a later attempt did not build on is superseded.
-        kept = min((begun[later] for later in begun if later > number), default=None)
+        kept = last_kept(number, begun)
         last = None if kept is None else kept - begun[number]
         yield from _reports(directory, number, seq if number == attempt else 0, last)
 
