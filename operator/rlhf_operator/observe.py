@@ -6,18 +6,20 @@ from datetime import datetime
 
 from rlhf_api import conditions
 from rlhf_api.job import RLHFJob
-from rlhf_api.names import ray_cluster_name, submission_id
+from rlhf_api.names import code_config_map_name, ray_cluster_name, submission_id
 
 from rlhf_operator.clients.cluster import Cluster
 from rlhf_operator.clients.kube import Raw
 from rlhf_operator.clients.rayjobs import RayJobs
 from rlhf_operator.observed.picture import (
+    ClusterSeen,
     Code,
     Observed,
     Obstacle,
     PodSeen,
     Submission,
     Unreachable,
+    newest_head,
     parse_cluster,
     pods_of_cluster,
 )
@@ -50,21 +52,33 @@ class Observer:
         """The picture for ``decide``. Raises ApiError or ClientError when Kubernetes does not answer."""
         if job.status.start_time is None:
             return Observed()
-        cluster = await self._ray_cluster(job)
+        raw = await self._ray_cluster(job)
+        cluster = parse_cluster(raw) if raw else None
         if job.status.completion_time is not None:
-            return Observed(cluster=parse_cluster(cluster) if cluster else None)
-        seen = Observed(
-            cluster=parse_cluster(cluster) if cluster else None,
-            pods=pods_of_cluster(self._watched.pods_of(job.uid), job.uid, _cluster_name(job)),
-            code=await self._code(job),
-        )
+            return Observed(cluster=cluster)
+        pods = pods_of_cluster(self._watched.pods_of(job.uid), job.uid, _cluster_name(job))
+        head = newest_head(pods)
+        # Read until the job's copy is recorded, and as long as pods that mount it have to be made.
+        mounting = cluster is None or head is None or not head.ready
+        reading = mounting or not job.status.code_hash
+        code = await self._cluster.read_code(job) if reading else None
+        missing = _code_missing(job, code) if reading else []
+        manifest: Raw | None = None
+        if cluster is not None:
+            refusals = await self._refusals(job, cluster, now)
+        elif not job.status.submission_id:
+            proof = await self._cluster.prove(job, code)
+            manifest, refusals = proof.ray_cluster, [*await self._claim_missing(job), *proof.obstacles]
+        else:
+            refusals = []  # it was there: it has been deleted, and what comes is a new incarnation
         return Observed(
-            cluster=seen.cluster,
-            pods=seen.pods,
-            code=seen.code,
-            refusals=await self._refusals(job, seen, now),
-            submission=await self._submission(job, seen, view),
-            previous=await self._previous(job, seen),
+            cluster=cluster,
+            pods=pods,
+            code=code,
+            ray_cluster=manifest,
+            refusals=(*missing, *refusals),
+            submission=await self._submission(job, head, view),
+            previous=await self._previous(job, head),
         )
 
     async def _ray_cluster(self, job: RLHFJob) -> Raw | None:
@@ -86,45 +100,35 @@ class Observer:
         self._read_at[job.uid] = self._monotonic()
         return self._watched.clusters.get(key)
 
-    async def _code(self, job: RLHFJob) -> Code | None:
-        return None if job.status.code_hash else await self._cluster.read_code(job)
+    async def _refusals(self, job: RLHFJob, cluster: ClusterSeen, now: datetime) -> list[Obstacle]:
+        age = (now - (cluster.created or now)).total_seconds()
+        if cluster.answered or age < KUBERAY_SILENT_SECONDS:
+            return []
+        refusal = await self._cluster.kuberay_refusal(job.namespace, cluster.uid)
+        return [refusal] if refusal else []
 
-    async def _refusals(self, job: RLHFJob, seen: Observed, now: datetime) -> tuple[Obstacle, ...]:
-        if seen.cluster is not None:
-            age = (now - (seen.cluster.created or now)).total_seconds()
-            if seen.cluster.answered or age < KUBERAY_SILENT_SECONDS:
-                return ()
-            refusal = await self._cluster.kuberay_refusal(job.namespace, seen.cluster.uid)
-            return (refusal,) if refusal else ()
-        if job.status.submission_id:
-            return ()  # it was there: it has been deleted, and what comes is a new incarnation
-        return (*await self._missing(job, seen), *await self._cluster.prove(job, seen.code))
-
-    async def _missing(self, job: RLHFJob, seen: Observed) -> list[Obstacle]:
-        found = []
-        code = job.spec.runtime.code
-        if code is not None and code.config_map is not None and seen.code is None and not job.status.code_hash:
-            message = f"ConfigMap {code.config_map.name} (spec.runtime.code) does not exist in {job.namespace}"
-            found.append(Obstacle(conditions.REFERENCE_MISSING, message, heals=True))
+    async def _claim_missing(self, job: RLHFJob) -> list[Obstacle]:
         claim = job.spec.checkpoint.storage.persistent_volume_claim
-        if claim is not None and not await self._cluster.claim_exists(job):
-            message = (
-                f"PersistentVolumeClaim {claim.claim_name} (spec.checkpoint.storage) does not exist in {job.namespace}"
-            )
-            found.append(Obstacle(conditions.REFERENCE_MISSING, message, heals=True))
-        return found
+        if claim is None or await self._cluster.claim_exists(job):
+            return []
+        message = (
+            f"PersistentVolumeClaim {claim.claim_name} (spec.checkpoint.storage) does not exist in {job.namespace}"
+        )
+        return [Obstacle(conditions.REFERENCE_MISSING, message, heals=True)]
 
-    async def _submission(self, job: RLHFJob, seen: Observed, view: ReportView) -> Submission | Unreachable | None:
+    async def _submission(
+        self, job: RLHFJob, head: PodSeen | None, view: ReportView
+    ) -> Submission | Unreachable | None:
         """Ray is asked while the supervisor itself does not answer, and only the head that has the attempt."""
-        head, status = seen.head, job.status
+        status = job.status
         if not status.submission_id or head is None or not head.ready or view.answers_for(status.attempt):
             return None
         if (head.uid, head.ray_restarts) != (status.head_pod_uid, status.head_restarts):
             return None
         return await self._ask(job, head, status.submission_id)
 
-    async def _previous(self, job: RLHFJob, seen: Observed) -> Submission | Unreachable | None:
-        head, status = seen.head, job.status
+    async def _previous(self, job: RLHFJob, head: PodSeen | None) -> Submission | Unreachable | None:
+        status = job.status
         if status.submission_id or status.attempt <= 1 or head is None or not head.ready:
             return None
         return await self._ask(job, head, submission_id(job, status.incarnation, status.attempt - 1))
@@ -135,3 +139,20 @@ class Observer:
 
 def _cluster_name(job: RLHFJob) -> str:
     return job.status.ray_cluster_name or ray_cluster_name(job, job.status.incarnation)
+
+
+def _code_missing(job: RLHFJob, code: Code | None) -> list[Obstacle]:
+    """Why the job's own copy of the code cannot be made, if it is neither there nor can be."""
+    wanted = job.spec.runtime.code
+    if wanted is None or wanted.config_map is None:
+        return []
+    theirs = f"ConfigMap {wanted.config_map.name} (spec.runtime.code)"
+    copy = f"ConfigMap {code_config_map_name(job)}, the job's copy of its code, was deleted"
+    if code is None:
+        message = f"{theirs} does not exist in {job.namespace}"
+        message = f"{copy}, and {message}" if job.status.code_hash else message
+    elif not code.copied and job.status.code_hash not in ("", code.digest):
+        message = f"{copy}, and {theirs} has changed since it was copied: restore its content"
+    else:
+        return []
+    return [Obstacle(conditions.REFERENCE_MISSING, message, heals=True)]

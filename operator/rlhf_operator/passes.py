@@ -126,8 +126,8 @@ class Passes:
                 await self._cluster.create_secret(job)
             case CreateConfigMap(code):
                 await self._cluster.create_config_map(job, code)
-            case CreateRayCluster(incarnation):
-                await self._cluster.create_ray_cluster(job, incarnation)
+            case CreateRayCluster(manifest):
+                await self._cluster.create_ray_cluster(job, manifest)
             case Submit():
                 # Tried again in every pass; the attempt's deadline ends it, and so its reports must be followed.
                 try:

@@ -10,6 +10,7 @@ from rlhf_api import names
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Failure, Report, RoleReport, Wait
 from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
+from rlhf_operator.manifests import children
 from rlhf_operator.observed.picture import ClusterSeen, ContainerSeen, PodSeen
 from rlhf_operator.observed.report_view import ReportView
 
@@ -62,6 +63,13 @@ class Given:
 
     def job(self, status: dict[str, Any] | None = None, **spec: Any) -> RLHFJob:
         return RLHFJob.model_validate({**manifest(**spec), "status": status or {}})
+
+    @staticmethod
+    def ray_cluster(job: RLHFJob, incarnation: int = 1, **memory: int) -> dict[str, Any]:
+        """The RayCluster of a job, by what its templates say of memory unless ``memory`` says more."""
+        templates = children.pod_templates(job)
+        known = {role: children.ray_memory(job, role, template) for role, template in templates.items()}
+        return children.ray_cluster(job, incarnation, templates, known | memory)
 
     def begun(self, **changes: Any) -> dict[str, Any]:
         """Status of a job whose first attempt may begin."""

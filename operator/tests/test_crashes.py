@@ -19,10 +19,11 @@ import pytest
 from rlhf_api import names
 from rlhf_api.job import RLHFJob
 from rlhf_api.status import EpisodeReport, ReportCursor, RLHFJobStatus
+from rlhf_operator.clients.cluster import Proof
 from rlhf_operator.clients.kube import Conflict
 from rlhf_operator.clients.rayjobs import RayRefused
 from rlhf_operator.decisions.plan import Acknowledge, Submit
-from rlhf_operator.manifests.children import config_map, ray_cluster, secret
+from rlhf_operator.manifests.children import config_map, secret
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
 from rlhf_operator.observed.picture import Code, Submission, Unreachable
@@ -63,6 +64,9 @@ class World:
     """How long a step is, in which an episode is trained."""
     fails: Callable[["World", Attempt], tuple[str, bool] | None] = lambda world, attempt: None
     """Why an attempt fails now, and whether for good."""
+    claim_comes: float = 0
+    """When the storage claim is applied, seconds after the job; and when the ConfigMap with its code is."""
+    code_comes: float = 0
     refusal: str = ""
     """What Ray says to every submission."""
     accident: Callable[["World"], None] = lambda world: None
@@ -113,6 +117,8 @@ class World:
 
     def _kuberay(self) -> None:
         wanted = {raw["metadata"]["name"] for raw in self.clusters}
+        if "code" in self.job["spec"].get("runtime", {}) and not any(kind == "ConfigMap" for kind, _ in self.objects):
+            return  # the kubelet starts no pod whose volume is not there
         self.pods = [pod for pod in self.pods if pod["metadata"]["labels"]["ray.io/cluster"] in wanted]
         self.attempts = {
             identity: attempt
@@ -185,14 +191,16 @@ class FakeCluster:
     async def read_pods(self, job: RLHFJob) -> list[dict[str, Any]]:
         return copy.deepcopy(self._world.pods)
 
-    async def read_code(self, job: RLHFJob) -> Code:
-        return Code({"rewards.py": "..."}, {})
+    async def read_code(self, job: RLHFJob) -> Code | None:
+        copied = ("ConfigMap", names.code_config_map_name(job)) in self._world.objects
+        there = copied or self._world.now >= self._world.given.at(self._world.code_comes)
+        return Code({"rewards.py": "..."}, {}, copied) if there else None
 
     async def claim_exists(self, job: RLHFJob) -> bool:
-        return True
+        return bool(self._world.now >= self._world.given.at(self._world.claim_comes))
 
-    async def prove(self, job: RLHFJob, code: Code | None) -> tuple[()]:
-        return ()
+    async def prove(self, job: RLHFJob, code: Code | None) -> Proof:
+        return Proof(self._world.given.ray_cluster(job, job.status.incarnation))
 
     async def kuberay_refusal(self, namespace: str, uid: str) -> None:
         return None
@@ -215,8 +223,8 @@ class FakeCluster:
     async def create_config_map(self, job: RLHFJob, code: Code) -> None:
         self._create(config_map(job, code))
 
-    async def create_ray_cluster(self, job: RLHFJob, incarnation: int) -> None:
-        self._create(ray_cluster(job, incarnation))
+    async def create_ray_cluster(self, job: RLHFJob, manifest: dict[str, Any]) -> None:
+        self._create(copy.deepcopy(manifest))
 
     async def delete_children(self, job: RLHFJob, cluster: str) -> None:
         for kind, name in (
@@ -426,6 +434,13 @@ def lose_head(world: World) -> None:
     world.pods.clear()
 
 
+def lose_copy_and_head(world: World) -> None:
+    lose_head(world)
+    for kind, name in [key for key in world.objects if key[0] == "ConfigMap"]:
+        del world.objects[kind, name]
+        world.created.remove(name)
+
+
 def lose_cluster(world: World) -> None:
     for raw in world.clusters:
         del world.objects["RayCluster", raw["metadata"]["name"]]
@@ -438,6 +453,8 @@ STORIES: dict[str, dict[str, Any]] = {
     "every attempt fails": {"fails": lambda world, attempt: ("TrainerLost", False)},
     "a head that is lost": {"accident": lose_head},
     "a RayCluster that is deleted": {"accident": lose_cluster},
+    "a job that is applied before its code and its claim": {"code_comes": 20, "claim_comes": 40},
+    "a copy of the code that is deleted with the head": {"accident": lose_copy_and_head},
 }
 
 
@@ -557,3 +574,25 @@ def test_a_pass_that_cannot_be_finished_is_said_in_status(given: G, monkeypatch:
     assert world.status.message == (
         "the operator cannot go on: PermissionError: pods is forbidden: the operator cannot create pods"
     )
+
+
+@pytest.mark.parametrize(("code", "claim"), [(30, 0), (0, 30), (20, 40), (40, 20)])
+def test_what_a_job_names_may_be_applied_after_it_in_any_order(given: G, code: float, claim: float) -> None:
+    job = given.manifest(episodes=EPISODES, runtime={"code": {"configMap": {"name": "mine"}}})
+    world = World(given, job, code_comes=code, claim_comes=claim)
+    operator = Operator(world)
+    for _ in range(3):
+        world.step()
+        asyncio.run(operator.work())
+    missing = "ConfigMap mine (spec.runtime.code) does not exist in team" if code else ""
+    unbound = "PersistentVolumeClaim runs (spec.checkpoint.storage) does not exist in team" if claim else ""
+    assert world.status.message == "; ".join(filter(None, (missing, unbound)))
+    assert (world.objects, world.status.code_hash) == ({}, ""), "nothing is made, and nothing is said to be"
+    run(world)
+    assert (world.status.phase, world.status.attempt, world.status.episode) == ("Succeeded", 1, EPISODES)
+    assert world.status.code_hash == Code({"rewards.py": "..."}, {}).digest
+
+
+def test_a_copy_of_the_code_that_was_deleted_is_made_again_for_the_next_head(given: G) -> None:
+    world = story(given, "a copy of the code that is deleted with the head")
+    assert (world.status.phase, world.status.attempt) == ("Succeeded", 2)

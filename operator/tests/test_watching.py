@@ -6,6 +6,7 @@ import kopf
 import pytest
 from rlhf_api import names
 from rlhf_api.job import RLHFJob
+from rlhf_operator.clients.cluster import Proof
 from rlhf_operator.handlers import registry, settings
 from rlhf_operator.observe import REREAD_SECONDS, Observer
 from rlhf_operator.observed.picture import Code, Submission, parse_cluster, parse_pod
@@ -14,6 +15,7 @@ from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 
 G = Any
+PROVEN = {"kind": "RayCluster"}
 
 
 def raw(name: str, version: int, uid: str = "u1", **metadata: Any) -> dict[str, Any]:
@@ -83,9 +85,9 @@ class Cluster:
     async def claim_exists(self, job: RLHFJob) -> bool:
         return False
 
-    async def prove(self, job: RLHFJob, code: Code | None) -> tuple[()]:
+    async def prove(self, job: RLHFJob, code: Code | None) -> Proof:
         self.reads.append("prove")
-        return ()
+        return Proof(PROVEN)
 
 
 class Ray:

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from rlhf_api import conditions, names
 from rlhf_api.job import API_VERSION, PLURAL, RLHFJob
@@ -21,6 +23,15 @@ _BACKGROUND: Raw = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPol
 
 class NotOurs(Exception):
     """An object has the name that this job's would have, and another owner."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the API server says of everything that a job needs, asked in dry runs."""
+
+    ray_cluster: Raw | None = field(default=None, repr=False)
+    """What was proven, ready to be created; None when a template cannot even be merged."""
+    obstacles: tuple[Obstacle, ...] = ()
 
 
 class Cluster:
@@ -49,10 +60,10 @@ class Cluster:
         code = job.spec.runtime.code
         if code is None or code.config_map is None:
             return None
-        for name in (names.code_config_map_name(job), code.config_map.name):
+        for name, copied in ((names.code_config_map_name(job), True), (code.config_map.name, False)):
             path = _core_path(job.namespace, "configmaps", name)
             if (raw := await _or_none(self._kube.call("get", "configmaps", path))) is not None:
-                return Code(raw.get("data") or {}, raw.get("binaryData") or {})
+                return Code(raw.get("data") or {}, raw.get("binaryData") or {}, copied)
         return None
 
     async def claim_exists(self, job: RLHFJob) -> bool:
@@ -63,30 +74,40 @@ class Cluster:
         path = _core_path(job.namespace, "persistentvolumeclaims", claim.claim_name)
         return await _or_none(self._kube.call("get", "persistentvolumeclaims", path)) is not None
 
-    async def prove(self, job: RLHFJob, code: Code | None) -> tuple[Obstacle, ...]:
+    async def prove(self, job: RLHFJob, code: Code | None) -> Proof:
         """What the API server says to a pod of each role and to the job's children, without creating anything."""
+        found: list[Obstacle | None] = []
+        memory: dict[str, int | None] = {}
         try:
-            pods = children.trial_pods(job)
-            ray_cluster = children.ray_cluster(job, job.status.incarnation)
+            templates = children.pod_templates(job)
+            for role, template in templates.items():
+                memory[role] = children.ray_memory(job, role, template)
         except TemplateError as error:
-            return (Obstacle(conditions.TEMPLATE_INVALID, str(error), heals=False),)
-        found = [await self._prove_pod(role, pod) for role, pod in pods.items()]
-        found.append(await self._prove_cluster(ray_cluster))
+            return Proof(obstacles=(Obstacle(conditions.TEMPLATE_INVALID, str(error), heals=False),))
+        for role, template in templates.items():
+            admitted = await self._prove_pod(role, children.trial_pod(job, role, template))
+            if isinstance(admitted, Obstacle):
+                found.append(admitted)
+            else:
+                memory[role] = children.ray_memory(job, role, admitted)
+        manifest = children.ray_cluster(job, job.status.incarnation, templates, memory)
+        found.append(await self._prove_cluster(manifest))
         found.append(await self._prove_child("secrets", children.secret(job, self._key)))
         if code is not None:
             found.append(await self._prove_child("configmaps", children.config_map(job, code)))
-        return tuple(obstacle for obstacle in found if obstacle is not None)
+        return Proof(manifest, tuple(obstacle for obstacle in found if obstacle is not None))
 
-    async def _prove_pod(self, role: str, pod: Raw) -> Obstacle | None:
-        refusal = await self._dry_run("pods", _core_path(pod["metadata"]["namespace"], "pods"), pod)
-        if refusal is None:
-            return None
-        reason = conditions.PROVISIONING if _heals(refusal) else conditions.TEMPLATE_INVALID
-        return Obstacle(reason, f"the API server refuses the {role} pod: {refusal.message}", _heals(refusal))
+    async def _prove_pod(self, role: str, pod: Raw) -> Raw | Obstacle:
+        """The pod as the API server would store it, with what the namespace sets, or why it refuses it."""
+        admitted = await self._dry_run("pods", _core_path(pod["metadata"]["namespace"], "pods"), pod)
+        if not isinstance(admitted, ApiError):
+            return admitted
+        reason = conditions.PROVISIONING if _heals(admitted) else conditions.TEMPLATE_INVALID
+        return Obstacle(reason, f"the API server refuses the {role} pod: {admitted.message}", _heals(admitted))
 
     async def _prove_cluster(self, manifest: Raw) -> Obstacle | None:
         refusal = await self._dry_run(children.RAY_PLURAL, _ray_path(manifest["metadata"]["namespace"]), manifest)
-        if refusal is None:
+        if not isinstance(refusal, ApiError):
             return None
         if isinstance(refusal, NotFound):
             message = f"the cluster has no RayCluster (ray.io/v1): install KubeRay 1.6 or later ({refusal.message})"
@@ -97,20 +118,22 @@ class Cluster:
     async def _prove_child(self, resource: str, manifest: Raw) -> Obstacle | None:
         """A quota, a policy or a missing permission may be what refuses it, and may be changed."""
         refusal = await self._dry_run(resource, _core_path(manifest["metadata"]["namespace"], resource), manifest)
-        if refusal is None:
+        if not isinstance(refusal, ApiError):
             return None
         message = f"the API server refuses the job's {manifest['kind']}: {refusal.message}"
         return Obstacle(conditions.PROVISIONING, message, heals=True)
 
-    async def _dry_run(self, resource: str, path: str, manifest: Raw) -> ApiError | None:
-        """Why it would not be created. Names are checked last: one that is taken has passed all other checks."""
+    async def _dry_run(self, resource: str, path: str, manifest: Raw) -> Raw | ApiError:
+        """What would be created, or why it would not be.
+
+        Names are checked last: a manifest whose name is taken has passed all other checks.
+        """
         try:
-            await self._kube.call("create", resource, path, manifest, _DRY_RUN)
+            return await self._kube.call("create", resource, path, manifest, _DRY_RUN)
         except Conflict:
-            return None
+            return manifest
         except ApiError as error:
             return error
-        return None
 
     async def kuberay_refusal(self, namespace: str, uid: str) -> Obstacle | None:
         """KubeRay says only by an event that it will not have a RayCluster."""
@@ -134,9 +157,8 @@ class Cluster:
         manifest = children.config_map(job, code)
         await self._create(job, "configmaps", _core_path(job.namespace, "configmaps"), manifest)
 
-    async def create_ray_cluster(self, job: RLHFJob, incarnation: int) -> None:
-        manifest = children.ray_cluster(job, incarnation)
-        await self._create(job, children.RAY_PLURAL, _ray_path(job.namespace), manifest)
+    async def create_ray_cluster(self, job: RLHFJob, manifest: Mapping[str, Any]) -> None:
+        await self._create(job, children.RAY_PLURAL, _ray_path(job.namespace), dict(manifest))
 
     async def _create(self, job: RLHFJob, resource: str, path: str, manifest: Raw) -> None:
         """Raises NotOurs when the name is taken by an object of another owner."""

@@ -31,15 +31,15 @@ def too_late(s: Situation) -> Late | None:
 
 
 def _never_ran(s: Situation) -> Late | None:
-    limit, found = s.job.spec.pre_running_deadline_seconds, s.obstacles
+    limit, found = s.job.spec.pre_running_deadline_seconds, s.obstacle
     if s.seconds_since(s.status.attempt_start_time) < limit:
         return None
-    if not found and not _waited_in_vain(s):
+    if found is None and not _waited_in_vain(s):
         return None
     prefix = f"no rollout within {limit} s; {s.attempts} was waiting: "
     reason = conditions.PRE_RUNNING_DEADLINE_EXCEEDED
-    if found:
-        return Late(reason, f"{prefix}{found[0].reason}: {found[0].message}", final=True)
+    if found is not None:
+        return Late(reason, f"{prefix}{found.reason}: {found.message}", final=True)
     if s.submitted and s.head_ready:
         return Late(reason, prefix + _what_the_runtime_waits_for(s), final=False)
     waiting = f"attempt {s.status.attempt - 1} did not end" if s.head_ready else pods_message(s.job, s.observed)

@@ -1,6 +1,8 @@
 """What a pass decides to do: actions in order, then one status write."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from rlhf_api.status import ReportCursor, RLHFJobStatus
 
@@ -22,9 +24,9 @@ class CreateConfigMap:
 
 @dataclass(frozen=True)
 class CreateRayCluster:
-    """The RayCluster of the current incarnation."""
+    """The RayCluster of the current incarnation, as it was proven."""
 
-    incarnation: int
+    manifest: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """A submitted attempt whose reports are followed: the last checks of the chain. Pure."""
 
+from collections.abc import Iterable
+
 from rlhf_api import conditions
 from rlhf_api.run import Report
 
-from rlhf_operator.decisions.plan import Plan
+from rlhf_operator.decisions.plan import Action, Plan
 from rlhf_operator.decisions.situation import RESYNC_SECONDS, SILENCE_SECONDS, Situation
 from rlhf_operator.observed.picture import Unreachable
 from rlhf_operator.status import episodes
@@ -34,8 +36,8 @@ def observe(s: Situation) -> Plan:
 
 
 def _starting_stage(s: Situation) -> Stage:
-    if s.obstacles:
-        return s.stage(STARTING, s.obstacles[0].reason, s.obstacles[0].message)
+    if (first := s.obstacle) is not None:
+        return s.stage(STARTING, first.reason, first.message)
     waits = [wait.message for wait in s.report.waits] if s.report else []
     message = waits[0] if waits else "the runtime checks its files and loads models"
     return s.stage(STARTING, conditions.STARTING, message)
@@ -48,7 +50,8 @@ def _running_message(s: Situation, report: Report) -> str:
     return f"{message}; {long[0]}" if long else message
 
 
-def waiting(s: Situation, stage: Stage) -> Plan:
+def waiting(s: Situation, stage: Stage, actions: Iterable[Action] = ()) -> Plan:
     """Follow the reports, if the head is there; look again when something may be due."""
     asking = s.submitted and not s.view.answers_for(s.status.attempt)
-    return s.plan(stage, follow=s.follow, requeue_after=s.soon(ASK_RAY_SECONDS if asking else RESYNC_SECONDS))
+    seconds = s.soon(ASK_RAY_SECONDS if asking else RESYNC_SECONDS)
+    return s.plan(stage, actions=actions, follow=s.follow, requeue_after=seconds)

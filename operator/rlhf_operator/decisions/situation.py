@@ -1,7 +1,7 @@
 """The input of every decision, and the two ways in which a decision ends an attempt or the job."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from rlhf_api.status import FailureStatus, RLHFJobStatus
 
 from rlhf_operator.decisions.plan import Action, Plan, StopSubmission
 from rlhf_operator.observed.obstacles import obstacles
-from rlhf_operator.observed.picture import Observed, Obstacle
+from rlhf_operator.observed.picture import Code, Observed, Obstacle
 from rlhf_operator.observed.report_view import Follow, ReportView
 from rlhf_operator.status import build as statuses
 from rlhf_operator.status.stages import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, Stage
@@ -76,6 +76,23 @@ class Situation:
     def obstacles(self) -> tuple[Obstacle, ...]:
         """What keeps pods from being ready, the most serious first."""
         return obstacles(self.observed, self.job.uid, first_attempt=self.status.attempt == 1)
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """What to say of the obstacles: the most serious one, or every object that is missing."""
+        found = self.obstacles
+        if not found or found[0].reason != conditions.REFERENCE_MISSING:
+            return found[0] if found else None
+        missing = [obstacle.message for obstacle in found if obstacle.reason == conditions.REFERENCE_MISSING]
+        return replace(found[0], message="; ".join(dict.fromkeys(missing)))
+
+    @property
+    def copy_missing(self) -> Code | None:
+        """The user's code while the job's own copy of it does not exist, unless it has changed since it was copied."""
+        code = self.observed.code
+        if code is None or code.copied or self.status.code_hash not in ("", code.digest):
+            return None
+        return code
 
     def seconds_since(self, time: datetime | None) -> float:
         return (self.now - (time or self.now)).total_seconds()

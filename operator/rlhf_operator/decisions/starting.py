@@ -28,7 +28,7 @@ def begin(s: Situation) -> Plan | None:
     if s.status.start_time is not None:
         return None
     return s.plan(
-        Stage(PENDING, conditions.PENDING, "the job is seen; its pods are checked next"),
+        Stage(PENDING, conditions.PENDING, "the operator has seen the job and will check its pods next"),
         requeue_after=0,
         start_time=s.now,
         attempt=1,
@@ -42,29 +42,36 @@ def provide_cluster(s: Situation) -> Plan | None:
     """No RayCluster yet: prove the pods, then create what belongs to the job, the cluster last."""
     if s.cluster_stands:
         return None
-    if s.obstacles:
-        first = s.obstacles[0]
+    if (first := s.obstacle) is not None:
         return s.plan(s.stage(PENDING, first.reason, first.message), requeue_after=s.soon(LOOK_AGAIN_SECONDS))
-    actions: list[Action] = [CreateSecret()]
-    if s.observed.code is not None:
-        actions.append(CreateConfigMap(s.observed.code))
-    actions.append(CreateRayCluster(s.status.incarnation))
-    stage = s.stage(PROVISIONING, conditions.PROVISIONING, f"RayCluster {s.status.ray_cluster_name} is asked for")
+    if s.observed.ray_cluster is None:
+        stage = s.stage(PENDING, conditions.PENDING, "the operator will check the job's pods next")
+        return s.plan(stage, requeue_after=s.soon(LOOK_AGAIN_SECONDS))
+    actions: list[Action] = [CreateSecret(), *_copy_of_the_code(s), CreateRayCluster(s.observed.ray_cluster)]
+    stage = s.stage(PROVISIONING, conditions.PROVISIONING, f"creating RayCluster {s.status.ray_cluster_name}")
     # The attempt's clock goes on: a cluster that is deleted again and again before submission must not reset it.
     return s.plan(stage, actions=actions, requeue_after=s.soon(RESYNC_SECONDS))
 
 
 def provisioning(s: Situation) -> Plan | None:
-    """The head is not ready: say why. A submitted attempt keeps its stage until something is known about it."""
+    """The head is not ready: say why. A submitted attempt keeps its stage until something is known about it.
+
+    The copy of the code is made again if it is missing: pods that mount it would wait for it for ever.
+    """
     if s.head_ready:
         return None
+    actions = _copy_of_the_code(s)
     reason, message = conditions.PROVISIONING, f"waiting for the head pod of {s.status.ray_cluster_name}"
-    if s.obstacles:
-        reason, message = s.obstacles[0].reason, s.obstacles[0].message
+    if (first := s.obstacle) is not None:
+        reason, message = first.reason, first.message
     if s.status.running_time is not None:
         unreachable = f"the head pod is not ready: {message}"
-        return waiting(s, Stage(RUNNING, conditions.UNREACHABLE, unreachable))
-    return waiting(s, s.stage(STARTING if s.submitted else PROVISIONING, reason, message))
+        return waiting(s, Stage(RUNNING, conditions.UNREACHABLE, unreachable), actions)
+    return waiting(s, s.stage(STARTING if s.submitted else PROVISIONING, reason, message), actions)
+
+
+def _copy_of_the_code(s: Situation) -> list[Action]:
+    return [CreateConfigMap(code)] if (code := s.copy_missing) is not None else []
 
 
 def previous_ends(s: Situation) -> Plan | None:

@@ -54,8 +54,15 @@ def config_map(job: RLHFJob, code: Code) -> dict[str, Any]:
     }
 
 
-def ray_cluster(job: RLHFJob, incarnation: int) -> dict[str, Any]:
-    """The RayCluster of an incarnation. Raises TemplateError for a template that cannot be merged."""
+def pod_templates(job: RLHFJob) -> dict[str, dict[str, Any]]:
+    """The pod template of each role. Raises TemplateError for one that cannot be merged."""
+    return {role: pod_template(job, role) for role in (HEAD_ROLE, names.MAKER_GROUP, names.TRAINER_GROUP)}
+
+
+def ray_cluster(
+    job: RLHFJob, incarnation: int, templates: Mapping[str, Mapping[str, Any]], memory: Mapping[str, int | None]
+) -> dict[str, Any]:
+    """The RayCluster of an incarnation, from each role's pod template and the bytes that its Ray container may use."""
     spec = job.spec
     return {
         "apiVersion": RAY_API_VERSION,
@@ -72,29 +79,47 @@ def ray_cluster(job: RLHFJob, incarnation: int) -> dict[str, Any]:
                     # No actor of ours runs on the head: it holds the supervisor and Ray's own services.
                     "num-cpus": "0",
                     "dashboard-host": "0.0.0.0",
-                    "object-store-memory": _object_store(job, HEAD_ROLE),
+                    "object-store-memory": _object_store(memory[HEAD_ROLE]),
                 },
-                "template": pod_template(job, HEAD_ROLE),
+                "template": templates[HEAD_ROLE],
             },
             "workerGroupSpecs": [
-                _worker_group(job, names.MAKER_GROUP, spec.makers.replicas, {names.MAKER_RESOURCE: 1}),
-                _worker_group(
-                    job, names.TRAINER_GROUP, spec.trainers.pods, {names.TRAINER_RESOURCE: spec.trainers.per_pod}
-                ),
+                _worker_group(group, replicas, actors, templates[group], memory[group])
+                for group, replicas, actors in (
+                    (names.MAKER_GROUP, spec.makers.replicas, {names.MAKER_RESOURCE: 1}),
+                    (names.TRAINER_GROUP, spec.trainers.pods, {names.TRAINER_RESOURCE: spec.trainers.per_pod}),
+                )
             ],
         },
     }
 
 
-def trial_pods(job: RLHFJob) -> dict[str, dict[str, Any]]:
-    """A Pod made from each role's template, for a dry run: what the API server says of it, it says of KubeRay's."""
-    pods = {}
-    for role in (HEAD_ROLE, names.MAKER_GROUP, names.TRAINER_GROUP):
-        template = pod_template(job, role)
-        metadata = {key: value for key, value in template["metadata"].items() if key in ("labels", "annotations")}
-        metadata |= {"name": f"{names.ray_cluster_name(job, 1)}-{role}", "namespace": job.namespace}
-        pods[role] = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-    return pods
+def trial_pod(job: RLHFJob, role: str, template: Mapping[str, Any]) -> dict[str, Any]:
+    """A Pod made from a role's template, for a dry run: what the API server says of it, it says of KubeRay's."""
+    metadata = {key: value for key, value in template["metadata"].items() if key in ("labels", "annotations")}
+    metadata |= {"name": f"{names.ray_cluster_name(job, 1)}-{role}", "namespace": job.namespace}
+    return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+def ray_memory(job: RLHFJob, role: str, pod: Mapping[str, Any]) -> int | None:
+    """Bytes that the Ray container of a role's pod, or pod template, may use; None when the pod does not say.
+
+    Of a pod that the API server has admitted, this includes what the namespace sets for pods that set nothing.
+    Raises TemplateError for an amount that is not a quantity.
+    """
+    where, _ = role_of(job, role)
+    containers = pod["spec"]["containers"]
+    resources = next((c.get("resources") for c in containers if c.get("name") == names.RAY_CONTAINER), None)
+    for kind in ("limits", "requests"):
+        # Of another shape, or absent: that is for the API server to judge.
+        amounts = resources.get(kind) if isinstance(resources, Mapping) else None
+        amount = amounts.get("memory") if isinstance(amounts, Mapping) else None
+        if amount is not None:
+            try:
+                return in_bytes(amount)
+            except ValueError as error:
+                raise TemplateError(f"{where}: memory {kind}: {error}") from error
+    return None
 
 
 def _metadata(job: RLHFJob, name: str) -> dict[str, Any]:
@@ -110,8 +135,10 @@ def _metadata(job: RLHFJob, name: str) -> dict[str, Any]:
     return {"name": name, "namespace": job.namespace, "labels": job_labels(job), "ownerReferences": [owner]}
 
 
-def _worker_group(job: RLHFJob, group: str, replicas: int, actors: dict[str, int]) -> dict[str, Any]:
-    """A group of so many pods; `actors` is the Ray resource that each has, a unit for each actor in it."""
+def _worker_group(
+    group: str, replicas: int, actors: dict[str, int], template: Mapping[str, Any], memory: int | None
+) -> dict[str, Any]:
+    """A group of `replicas` pods; `actors` is the Ray resource that each has, a unit for each actor in it."""
     return {
         "groupName": group,
         "replicas": replicas,
@@ -120,23 +147,14 @@ def _worker_group(job: RLHFJob, group: str, replicas: int, actors: dict[str, int
         "rayStartParams": {
             # KubeRay pastes the value into a shell command: JSON in double quotes, its own quotes escaped.
             "resources": json.dumps(json.dumps(actors)),
-            "object-store-memory": _object_store(job, group),
+            "object-store-memory": _object_store(memory),
         },
-        "template": pod_template(job, group),
+        "template": template,
     }
 
 
-def _object_store(job: RLHFJob, role: str) -> str:
-    """Bytes of a role's object store, by the memory of its Ray container."""
-    where, _ = role_of(job, role)
-    resources = pod_template(job, role)["spec"]["containers"][0].get("resources")
-    for kind in ("limits", "requests"):
-        # Of another shape, or absent: that is for the API server to judge.
-        amounts = resources.get(kind) if isinstance(resources, Mapping) else None
-        amount = amounts.get("memory") if isinstance(amounts, Mapping) else None
-        if amount is not None:
-            try:
-                return str(max(_OBJECT_STORE_LEAST, int(in_bytes(amount) * _OBJECT_STORE_SHARE)))
-            except ValueError as error:
-                raise TemplateError(f"{where}: memory {kind}: {error}") from error
-    return str(_OBJECT_STORE_UNKNOWN)
+def _object_store(memory: int | None) -> str:
+    """Bytes of an object store, by the bytes that its container may use."""
+    if memory is None:
+        return str(_OBJECT_STORE_UNKNOWN)
+    return str(max(_OBJECT_STORE_LEAST, int(memory * _OBJECT_STORE_SHARE)))

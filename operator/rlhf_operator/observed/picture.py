@@ -120,6 +120,8 @@ class Code:
 
     data: Mapping[str, str] = field(repr=False)
     binary_data: Mapping[str, str] = field(repr=False)
+    copied: bool = False
+    """Whether it was read from the job's own copy, not from the user's ConfigMap."""
 
     @property
     def digest(self) -> str:
@@ -135,6 +137,9 @@ class Observed:
     cluster: ClusterSeen | None = None
     pods: tuple[PodSeen, ...] = ()
     code: Code | None = None
+    """Read until the job's own copy of it is recorded, and while pods that mount the copy have to be made."""
+    ray_cluster: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The RayCluster that may be created: its pods and itself were tried in a dry run. None when nothing was tried."""
     refusals: tuple[Obstacle, ...] = ()
     """What the dry run of pods and RayCluster, the look at named objects, or KubeRay's events say against creating."""
     submission: Submission | Unreachable | None = None
@@ -145,12 +150,17 @@ class Observed:
     @property
     def head(self) -> PodSeen | None:
         """The newest head pod that is not on its way out."""
-        heads = [pod for pod in self.pods if pod.role == HEAD_ROLE and not pod.terminating]
-        return max(heads, key=lambda pod: (pod.created, pod.name), default=None)
+        return newest_head(self.pods)
 
     @property
     def ready_workers(self) -> int:
         return sum(pod.ready for pod in self.pods if pod.role != HEAD_ROLE and not pod.terminating)
+
+
+def newest_head(pods: Iterable[PodSeen]) -> PodSeen | None:
+    """The newest head pod that is not on its way out."""
+    heads = [pod for pod in pods if pod.role == HEAD_ROLE and not pod.terminating]
+    return max(heads, key=lambda pod: (pod.created, pod.name), default=None)
 
 
 def parse_pod(raw: Mapping[str, Any]) -> PodSeen:

@@ -47,6 +47,7 @@ def build(
     status = episodes.fold(base, report, view.episodes)
     if report is not None:
         status = _with_report(status, report, now)
+    code = observed.code
     makers, trainers = (report.makers, report.trainers) if report and not stage.over else (None, None)
     status = status.model_copy(
         update={
@@ -56,8 +57,8 @@ def build(
             "makers": _role(job.spec.makers.replicas, makers),
             "trainers": _role(job.spec.trainers.replicas, trainers),
             "observed_generation": job.generation if stage.over else status.observed_generation,
-            # The copy is made once: its first hash stays, whatever becomes of the user's ConfigMap.
-            "code_hash": status.code_hash or (observed.code.digest if observed.code else ""),
+            # Recorded once the copy is there; then it stays, whatever becomes of the user's ConfigMap.
+            "code_hash": status.code_hash or (code.digest if code is not None and code.copied else ""),
         }
     )
     facts = [

@@ -1,6 +1,7 @@
 """The effects on Kubernetes, over HTTP against a server that answers as kube-apiserver does (texts are its own)."""
 
 import base64
+import copy
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from aiohttp import web
 from kubernetes.aio import client
 from rlhf_api import names
 from rlhf_api.status import RLHFJobStatus
-from rlhf_operator.clients.cluster import OPERATOR_KEY_SECRET, Cluster, NotOurs, operator_key
+from rlhf_operator.clients.cluster import OPERATOR_KEY_SECRET, Cluster, NotOurs, Proof, operator_key
 from rlhf_operator.clients.kube import ApiError, Conflict, Kube, NotFound
 from rlhf_operator.metrics import Metrics
 from rlhf_operator.observed.picture import Code
@@ -34,6 +35,8 @@ class Server:
         self.answers: dict[tuple[str, str], tuple[str, str]] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[Any] = []
+        self.default_memory = ""
+        """What a LimitRange gives to containers that set no memory."""
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
@@ -56,6 +59,10 @@ class Server:
             return _status("AlreadyExists", f"{path} already exists")
         if not dry_run:
             self.objects[path] = body
+        if body["kind"] == "Pod" and self.default_memory:
+            body = copy.deepcopy(body)
+            for container in body["spec"]["containers"]:
+                container.setdefault("resources", {"limits": {"memory": self.default_memory}})
         return web.json_response(body, status=201)
 
 
@@ -164,7 +171,7 @@ async def test_what_the_dry_run_says(
     heals: bool,
 ) -> None:
     server.answers[verb_and_path] = answer
-    [obstacle] = await cluster.prove(given.job(given.begun()), Code({"rewards.py": "x"}, {}))
+    [obstacle] = (await cluster.prove(given.job(given.begun()), Code({"rewards.py": "x"}, {}))).obstacles
     assert (obstacle.reason, obstacle.heals) == (reason, heals)
     assert obstacle.message.startswith(message)
     assert answer[1] in obstacle.message, "the server's own words are kept"
@@ -172,7 +179,8 @@ async def test_what_the_dry_run_says(
 
 
 async def test_a_dry_run_asks_for_strictness_and_creates_nothing(server: Server, cluster: Cluster, given: G) -> None:
-    assert await cluster.prove(given.job(given.begun()), Code({"rewards.py": "x"}, {})) == ()
+    job = given.job(given.begun())
+    assert await cluster.prove(job, Code({"rewards.py": "x"}, {})) == Proof(given.ray_cluster(job))
     assert [(method, path.rsplit("/", 1)[-1]) for method, path, _ in server.requests] == [
         ("POST", "pods"),
         ("POST", "pods"),
@@ -187,11 +195,27 @@ async def test_a_dry_run_asks_for_strictness_and_creates_nothing(server: Server,
     assert server.objects == {}
 
 
+async def test_object_stores_follow_the_memory_that_the_namespace_gives_to_pods_without_any(
+    server: Server, cluster: Cluster, given: G
+) -> None:
+    """A LimitRange's defaults are in the pod that a dry run returns, and nowhere in the job."""
+    server.default_memory = "512Mi"
+    job = given.job(given.begun(), makers={"resources": {"limits": {"memory": "2Gi"}}})
+    manifest = (await cluster.prove(job, None)).ray_cluster
+    assert manifest is not None
+    head, (maker, trainer) = manifest["spec"]["headGroupSpec"], manifest["spec"]["workerGroupSpecs"]
+    stores = [group["rayStartParams"]["object-store-memory"] for group in (head, maker, trainer)]
+    assert stores == [str(int(0.3 * size * 1024**2)) for size in (512, 2048, 512)]
+    assert "resources" not in head["template"]["spec"]["containers"][0], "what the namespace sets is left to it"
+    posted = [body["spec"] for body in server.bodies if body["kind"] == "RayCluster"]
+    assert posted == [manifest["spec"]], "what was proven is what will be created"
+
+
 async def test_a_template_that_cannot_be_merged_is_refused_without_asking(
     server: Server, cluster: Cluster, given: G
 ) -> None:
     job = given.job(given.begun(), makers={"template": {"spec": {"containers": "x"}}})
-    [obstacle] = await cluster.prove(job, None)
+    [obstacle] = (await cluster.prove(job, None)).obstacles
     assert (obstacle.reason, obstacle.heals) == ("TemplateInvalid", False)
     assert obstacle.message == "spec.makers.template.spec.containers: found str, expected a list"
     assert server.requests == []
@@ -202,7 +226,7 @@ async def test_creating_again_is_success(server: Server, cluster: Cluster, given
     for _ in range(2):
         await cluster.create_secret(job)
         await cluster.create_config_map(job, Code({"rewards.py": "x"}, {}))
-        await cluster.create_ray_cluster(job, 1)
+        await cluster.create_ray_cluster(job, given.ray_cluster(job))
     assert len(server.objects) == 3
     assert not [path for method, path, _ in server.requests if method == "GET" and "secrets" in path]
 
@@ -213,14 +237,14 @@ async def test_a_name_that_somebody_else_has_is_an_error(server: Server, cluster
     path = f"/apis/ray.io/v1/namespaces/team/rayclusters/{name}"
     server.objects[path] = {"metadata": {"name": name, "ownerReferences": [{"uid": "another"}]}}
     with pytest.raises(NotOurs, match=f"rayclusters {name} exists and does not belong to this job"):
-        await cluster.create_ray_cluster(job, 1)
+        await cluster.create_ray_cluster(job, given.ray_cluster(job))
 
 
 async def test_deleting_ends_with_the_ray_cluster_and_what_is_gone_is_deleted(
     server: Server, cluster: Cluster, given: G
 ) -> None:
     job = given.job(given.begun(codeHash="abc"))
-    await cluster.create_ray_cluster(job, 1)
+    await cluster.create_ray_cluster(job, given.ray_cluster(job))
     server.requests.clear()
     await cluster.delete_children(job, names.ray_cluster_name(job, 1))
     deleted = [path.rsplit("/", 2)[-2] for method, path, _ in server.requests if method == "DELETE"]
@@ -236,7 +260,7 @@ async def test_the_copy_of_the_code_counts_before_the_user_s_own(server: Server,
     server.objects[f"{base}/mine"] = {"data": {"rewards.py": "edited"}}
     assert await cluster.read_code(job) == Code({"rewards.py": "edited"}, {})
     server.objects[f"{base}/{names.code_config_map_name(job)}"] = {"data": {"rewards.py": "first"}}
-    assert await cluster.read_code(job) == Code({"rewards.py": "first"}, {})
+    assert await cluster.read_code(job) == Code({"rewards.py": "first"}, {}, copied=True)
 
 
 async def test_status_is_replaced_with_the_version_that_was_read(server: Server, cluster: Cluster, given: G) -> None:

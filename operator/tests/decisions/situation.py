@@ -1,7 +1,7 @@
 """A named situation of a job and what the operator decides in it; and what situations are built from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_api import names
@@ -45,7 +45,12 @@ def cluster(g: G, incarnation: int = 1) -> str:
 
 FAILURE = {"reason": "TrainerLost", "message": "rank 0 died", "attempt": 1}
 CODE = Code({"rewards.py": "def exact(): ..."}, {})
+COPY = replace(CODE, copied=True)
+EDITED = Code({"rewards.py": "def exact(): return 1"}, {})
+PROVEN = {"kind": "RayCluster"}
 MISSING = "PersistentVolumeClaim runs (spec.checkpoint.storage) does not exist in team"
+CODE_MISSING = Obstacle("ReferenceMissing", "ConfigMap mine (spec.runtime.code) does not exist in team", heals=True)
+QUOTA = Obstacle("Provisioning", "the API server refuses the maker pod: exceeded quota", heals=True)
 CLAIM = Obstacle("ReferenceMissing", MISSING, heals=True)
 REFUSED = "the API server refuses the maker pod: spec.nodeSelector: Invalid value"
 BAD_TEMPLATE = Obstacle("TemplateInvalid", REFUSED, heals=False)

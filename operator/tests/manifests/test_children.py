@@ -57,13 +57,13 @@ def full(given: G) -> RLHFJob:
 
 
 def test_the_ray_cluster_is_the_golden_one(given: G) -> None:
-    assert children.ray_cluster(full(given), 1) == yaml.safe_load(GOLDEN.read_text("utf-8"))
+    assert given.ray_cluster(full(given)) == yaml.safe_load(GOLDEN.read_text("utf-8"))
 
 
 def test_nothing_that_a_gitops_tool_tracks_is_copied_to_children(given: G) -> None:
     job = full(given)
     code = Code({"rewards.py": "x = 1"}, {})
-    for child in (children.ray_cluster(job, 1), children.secret(job, b"key"), children.config_map(job, code)):
+    for child in (given.ray_cluster(job), children.secret(job, b"key"), children.config_map(job, code)):
         text = yaml.dump(child)
         assert "argocd" not in text
         assert "demo" not in text
@@ -169,13 +169,13 @@ def test_the_template_itself_is_not_changed(given: G) -> None:
 )
 def test_a_template_of_the_wrong_shape_says_where(given: G, template: dict[str, Any], message: str) -> None:
     with pytest.raises(TemplateError, match=message):
-        children.ray_cluster(given.job(makers={"template": template}, runtime={"code": {"path": "/code"}}), 1)
+        given.ray_cluster(given.job(makers={"template": template}, runtime={"code": {"path": "/code"}}))
 
 
 @pytest.mark.parametrize("resources", [None, [], {"limits": None}, {"limits": []}])
 def test_resources_that_are_none_are_left_for_the_api_server_to_judge(given: G, resources: Any) -> None:
     template = {"spec": {"containers": [{"name": "ray", "resources": resources}]}}
-    cluster = children.ray_cluster(given.job(makers={"template": template}), 1)
+    cluster = given.ray_cluster(given.job(makers={"template": template}))
     makers = cluster["spec"]["workerGroupSpecs"][0]
     assert makers["template"]["spec"]["containers"][0]["resources"] == resources
     assert makers["rayStartParams"]["object-store-memory"] == str(512 * 1024**2)
@@ -201,7 +201,7 @@ def test_what_is_not_merged_is_left_for_the_api_server_to_judge(given: G) -> Non
 def test_the_object_store_is_sized_by_the_container_s_memory(
     given: G, resources: dict[str, Any], expected: int
 ) -> None:
-    cluster = children.ray_cluster(given.job(head={"resources": resources}), 1)
+    cluster = given.ray_cluster(given.job(head={"resources": resources}))
     assert cluster["spec"]["headGroupSpec"]["rayStartParams"]["object-store-memory"] == str(expected)
 
 
@@ -220,7 +220,8 @@ def test_code_in_the_image_is_put_on_the_path_and_mounts_nothing(given: G) -> No
 
 def test_trial_pods_are_the_templates_as_pods_that_no_cluster_s_pod_collides_with(given: G) -> None:
     job = full(given)
-    pods = children.trial_pods(job)
+    templates = children.pod_templates(job)
+    pods = {role: children.trial_pod(job, role, template) for role, template in templates.items()}
     assert set(pods) == {"head", "maker", "trainer"}
     for role, pod in pods.items():
         assert pod["spec"] == pod_template(job, role)["spec"]

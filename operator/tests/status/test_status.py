@@ -76,7 +76,7 @@ def test_all_condition_types_are_there_from_the_first_write(given: G) -> None:
 def test_transition_times_move_only_when_the_status_of_a_condition_does(given: G) -> None:
     first = decide(given.job(), Observed(), NOTHING_HEARD, given.at(0)).status
     job = given.job(first.to_dict())
-    second = decide(job, Observed(), NOTHING_HEARD, given.at(60)).status
+    second = decide(job, Observed(ray_cluster={"kind": "RayCluster"}), NOTHING_HEARD, given.at(60)).status
     times = {condition.type: condition.last_transition_time for condition in second.conditions}
     assert set(times.values()) == {given.at(0)}, "Pending and Provisioning differ in no condition's status"
     assert second.phase == "Provisioning"
