@@ -8,7 +8,7 @@ from rlhf_api.schema import ApiModel, ObjectName, cel
 
 
 class PersistentVolumeClaim(ApiModel):
-    """A claim in the job's namespace, shared by all pods of the job (ReadWriteMany on several nodes)."""
+    """A claim in the job's namespace that all pods of the job mount. On several nodes it must be ReadWriteMany."""
 
     claim_name: ObjectName
     """Name of the claim. Required. 1 to 253 characters."""
@@ -27,19 +27,21 @@ class Storage(ApiModel):
     )
 
     persistent_volume_claim: PersistentVolumeClaim | None = None
-    """A claim that the operator mounts into every pod of the job. Default none."""
+    """A claim, which the operator mounts into every pod of the job. Default none."""
     path: (
         Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+/?$")] | None
     ) = None
-    """An absolute path that the roles' templates mount into every pod. Default none, 2 to 1024 characters."""
+    """An absolute path at which the templates of all roles mount the same volume. Default none, 2 to 1024
+    characters."""
 
 
 class Checkpoint(ApiModel):
-    """Checkpoints: what a failed attempt resumes from, and the trained model."""
+    """Where and how often the job saves its state. An attempt resumes from the newest checkpoint."""
 
     storage: Storage
-    """Where. Required."""
+    """Where checkpoints, the journal and the trained model are kept. Required."""
     every_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    """Save after every so many episodes, and after the last. Default 10, range 1 to 1,000,000."""
+    """Number of episodes between checkpoints. The last episode is always saved. Default 10, range 1 to 1,000,000."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Newest checkpoints kept, beside the best one and the final model. Default 2, range 1 to 1000."""
+    """Number of newest checkpoints to keep. The checkpoint with the best score and the final model are kept in
+    addition. Default 2, range 1 to 1000."""

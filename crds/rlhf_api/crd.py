@@ -1,8 +1,8 @@
 """The CustomResourceDefinition, generated from the API types: pydantic's JSON schema made structural.
 
-A structural schema (what the API server takes) has no references, no unions and no titles; bounds that exclude
-are flags; a field that may be absent is not nullable. Every default is in it, so that the server fills them all
-and a rule may read any field that has one.
+A structural schema, which is what the API server accepts, has no references, unions or titles; exclusive bounds are
+flags; a field that may be absent is not nullable. It contains every default, so that the server fills them in and a
+rule may read any field that has one.
 """
 
 from typing import Any
@@ -19,25 +19,25 @@ CATEGORY = "rlhf"
 
 #: Columns of ``kubectl get rlhf``: name, type, JSON path, meaning. Floats are rounded by who writes status.
 COLUMNS = (
-    ("Phase", "string", ".status.phase", "Where the job is, for people"),
-    ("Mode", "string", ".spec.mode", "Where a rollout becomes an experience"),
-    ("Algorithm", "string", ".spec.algorithm.type", "The algorithm"),
-    ("Episode", "string", ".status.progress", "Episodes trained, of how many"),
-    ("Reward", "number", ".status.reward.last", "Mean reward of the last episode"),
-    ("Score", "number", ".status.score.last", "Last score on the held-out prompts"),
-    ("KL", "number", ".status.kl", "KL of the last episode, nats per token"),
-    ("Staleness", "integer", ".status.staleness", "Largest staleness in the last episode, versions"),
-    ("Makers", "string", ".status.makers.summary", "Makers ready, of how many"),
-    ("Age", "date", ".metadata.creationTimestamp", "Time since creation"),
+    ("Phase", "string", ".status.phase", "Summary of the conditions"),
+    ("Mode", "string", ".spec.mode", "How makers and trainers share the devices"),
+    ("Algorithm", "string", ".spec.algorithm.type", "PPO or GRPO"),
+    ("Episode", "string", ".status.progress", "Episodes trained / episodes to train"),
+    ("Reward", "number", ".status.reward.last", "Mean reward over the samples of the last episode"),
+    ("Score", "number", ".status.score.last", "Mean reward on the held-out prompts at the last evaluation"),
+    ("KL", "number", ".status.kl", "KL(sampling policy || trained policy) of the last episode, nats per token"),
+    ("Staleness", "integer", ".status.staleness", "Largest staleness of a sample in the last episode, policy versions"),
+    ("Makers", "string", ".status.makers.summary", "Makers ready / makers wanted"),
+    ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created"),
 )
 #: Columns that ``kubectl get rlhf -o wide`` adds.
 WIDE_COLUMNS = (
-    ("Trainers", "string", ".status.trainers.summary", "Trainers ready, of how many"),
-    ("Message", "string", ".status.message", "One sentence on the current state"),
+    ("Trainers", "string", ".status.trainers.summary", "Trainer ranks ready / trainer ranks wanted"),
+    ("Message", "string", ".status.message", "One sentence that describes the current state"),
 )
 
 _INT32_MAX = 2**31 - 1
-#: What is taken over from pydantic's JSON schema as it is, in the order in which it is written.
+#: Keys that are taken unchanged from pydantic's JSON schema, in the order in which they are written.
 _KEPT = (
     "description",
     "type",
@@ -104,7 +104,7 @@ def custom_resource_definition() -> Schema:
 
 
 def object_schema() -> Schema:
-    """The schema of the whole object. Its metadata is the server's own matter: here is only what rules speak of."""
+    """The schema of the whole object. The server validates metadata itself: only what rules read of it is here."""
     root = structural_schema(RLHFJob)
     return {
         "description": root["description"],
@@ -122,7 +122,7 @@ def object_schema() -> Schema:
 
 
 def _status_schema() -> Schema:
-    """Status says what was observed, so the server fills in nothing but "not seen yet" for a new object."""
+    """Status holds only what was observed, so the one default is `observedGeneration: -1`, for a job not yet seen."""
     schema = structural_schema(RLHFJobStatus)
     return {**_without_defaults(schema), "default": schema["default"]}
 
@@ -158,7 +158,7 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
     if "properties" in node:
         node["properties"] = {name: _structural(field, definitions) for name, field in node["properties"].items()}
         if node.get("default") == {} and "x-kubernetes-validations" in node:
-            # The server tries a default against the rules before it fills in the fields' own.
+            # The server checks a default against the rules before it fills in the defaults of the fields.
             node["default"] = _written_out(node)
     if "items" in node:
         node["items"] = _structural(node["items"], definitions)
@@ -170,17 +170,17 @@ def _structural(node: Schema, definitions: Schema) -> Schema:
 
 
 def _written_out(node: Schema) -> Any:
-    """A default with those of all fields below."""
+    """The default of an object with the defaults of all fields below it."""
     if node["default"] != {} or "properties" not in node:
         return node["default"]
     return {name: _written_out(field) for name, field in node["properties"].items() if "default" in field}
 
 
 def _inlined(node: Schema, definitions: Schema) -> Schema:
-    """The type that is referred to, under what the field itself says of it.
+    """The type that a reference points to; what the field itself declares takes precedence.
 
-    The default of an object becomes {}: its fields have their own defaults, and the server fills those in next. (Where
-    it has rules of its own, `_structural` writes them out.)
+    The default of an object becomes {}: its fields have defaults, which the server fills in afterwards. (Where the
+    object has rules of its own, `_structural` writes the defaults out.)
     """
     if "$ref" not in node:
         return dict(node)

@@ -27,51 +27,51 @@ MAX_NAME_LENGTH = 47
 _GROUPS_DIVIDE = (
     "self.rollout.promptsPerEpisode * self.trainers.tensorParallel % "
     "(self.trainers.replicas * self.algorithm.minibatches) == 0",
-    "must be a multiple of trainers.replicas / trainers.tensorParallel * algorithm.minibatches: "
-    "in every step there are whole groups for every rank",
+    "must be a multiple of trainers.replicas / trainers.tensorParallel * algorithm.minibatches, "
+    "so that every rank has whole groups in every step",
     ".rollout.promptsPerEpisode",
 )
 _BUDGET_HOLDS_A_SAMPLE = (
     "!has(self.trainers.maxTokensPerMicroBatch) || "
     "self.trainers.maxTokensPerMicroBatch >= self.prompts.maxPromptTokens + self.rollout.maxNewTokens",
-    "must hold the longest sample: at least prompts.maxPromptTokens + rollout.maxNewTokens",
+    "must be at least prompts.maxPromptTokens + rollout.maxNewTokens, the length of the longest sample",
     ".trainers.maxTokensPerMicroBatch",
 )
 _ADAPTERS_STAY_WHOLE = (
     "self.trainers.tensorParallel == 1 || "
     "!has(self.models.actor.lora) && !(has(self.models.critic) && has(self.models.critic.lora))",
-    "must be 1 with lora: adapters are not divided",
+    "must be 1 where models.actor.lora or models.critic.lora is set: adapters cannot be divided",
     ".trainers.tensorParallel",
 )
 _BUFFER_HOLDS_AN_EPISODE = (
     "!has(self.buffer.capacity) || "
     "self.buffer.capacity >= self.rollout.promptsPerEpisode * self.rollout.samplesPerPrompt",
-    "must hold one episode: at least rollout.promptsPerEpisode * rollout.samplesPerPrompt",
+    "must be at least rollout.promptsPerEpisode * rollout.samplesPerPrompt, the samples of one episode",
     ".buffer.capacity",
 )
 _BATCH_HOLDS_A_GROUP = (
     "!has(self.makers.maxBatchSamples) || self.makers.maxBatchSamples >= self.rollout.samplesPerPrompt",
-    "must hold one group: at least rollout.samplesPerPrompt",
+    "must be at least rollout.samplesPerPrompt, the samples of one group",
     ".makers.maxBatchSamples",
 )
 _GROUPS_COMPARE = (
     "self.algorithm.type != 'GRPO' || self.rollout.samplesPerPrompt >= 2",
-    "must be at least 2 for GRPO, which compares a prompt's samples with one another",
+    "must be at least 2 where algorithm.type is GRPO, which compares the samples of a prompt",
     ".rollout.samplesPerPrompt",
 )
 _CRITIC_IS_USED = (
     "!has(self.models.critic) || self.algorithm.type == 'PPO'",
-    "nothing uses it: only PPO has a critic",
+    "must not be set where algorithm.type is GRPO: only PPO has a critic",
     ".models.critic",
 )
 _REFERENCE_IS_USED = (
     "!has(self.models.reference) || has(self.algorithm.kl)",
-    "nothing uses it: only algorithm.kl compares with a reference",
+    "must not be set without algorithm.kl: nothing else uses the reference",
     ".models.reference",
 )
 _TEACHER_AND_DISTILLATION = (
     "has(self.models.teacher) == has(self.algorithm.distillation)",
-    "must be set if and only if algorithm.distillation is: one is nothing without the other",
+    "must be set if and only if algorithm.distillation is set: neither has an effect without the other",
     ".models.teacher",
 )
 _REWARDED_BY_THE_MODEL = (
@@ -80,23 +80,24 @@ _REWARDED_BY_THE_MODEL = (
 )
 _MODEL_THAT_REWARDS = (
     f"!{_REWARDED_BY_THE_MODEL} || has(self.models.reward)",
-    "a reward with `model: reward` needs models.reward",
+    "must be set where a reward has `model: reward`",
     ".models.reward",
 )
 _REWARD_OF_THE_MODEL = (
     f"!has(self.models.reward) || {_REWARDED_BY_THE_MODEL}",
-    "nothing uses models.reward: rewards needs an item with `model: reward`",
+    "must not be set where no reward has `model: reward`: nothing else uses models.reward",
     ".models.reward",
 )
 _IMMUTABLE = ("self == oldSelf", "spec is immutable after creation; delete the job and create it again")
 _NAME_LENGTH = (
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
-    f"must be at most {MAX_NAME_LENGTH} characters: names of the job's pods derive from it",
+    f"must be at most {MAX_NAME_LENGTH} characters: the names of the job's pods are derived from it",
     ".metadata.name",
 )
 _NAME_FORM = (
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "must start with a letter and hold only lower-case letters, digits and '-' (Services take it)",
+    "must start with a lower-case letter, end with a letter or digit, and contain only lower-case letters, digits and "
+    "'-': names of Services are derived from it",
     ".metadata.name",
 )
 
@@ -122,49 +123,53 @@ class RLHFJobSpec(ApiModel):
     )
 
     mode: Literal["FullyAsync"] = "FullyAsync"
-    """Where a rollout becomes an experience. FullyAsync: makers and trainers on their own pods, makers complete
-    the experience. Default FullyAsync."""
+    """How makers and trainers share the devices. FullyAsync: they run in separate pods and work at the same time;
+    makers sample completions, score them and send them to the trainers. Default FullyAsync."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Versions that a sample's oldest token may be behind the trainer when it is trained. 0 is strictly on-policy.
-    Default 1, range 0 to 1000."""
+    """Largest permitted staleness of a sample when it is trained: the trainers' policy version minus the version that
+    sampled the sample's oldest token. 0 means strictly on-policy. Default 1, range 0 to 1000."""
     staleness_policy: Literal["Wait", "DropAndRefill"] = "Wait"
-    """Wait: makers start nothing that would be too stale. DropAndRefill: makers go on as far as the buffer allows;
-    what is too stale when it would be trained is dropped and its prompt sampled again. Default Wait."""
+    """What keeps staleness within maxStaleness. Wait: a maker does not start a group that would be too stale when it
+    is trained. DropAndRefill: makers continue as far as the buffer allows; a group that is too stale when it is about
+    to be trained is dropped, and its prompt is sampled again. Default Wait."""
     episodes: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Collect-and-update cycles, each ending in a published policy version. Required. Range 1 to 1,000,000."""
+    """Number of episodes to train. An episode collects samples, updates the policy, and ends by publishing a new policy
+    version. Required. Range 1 to 1,000,000."""
     algorithm: Algorithm
-    """The algorithm and its parameters. Required."""
+    """The training algorithm and its parameters. Required."""
     models: Models
-    """The models. Required."""
+    """The models that the job reads. Required."""
     rewards: Rewards
-    """What completions are worth: a sample's reward is the weighted sum. Required. 1 to 16 items."""
+    """How completions are scored. The reward of a sample is the weighted sum of these. Required. 1 to 16 items."""
     prompts: Prompts
-    """Training prompts. Required."""
+    """The training prompts. Required."""
     evaluation: Evaluation | None = None
-    """Held-out prompts. Default none: no score."""
+    """The held-out prompts and how often the policy is evaluated on them. Default none: the policy is not
+    evaluated, and the job has no score."""
     rollout: Rollout
-    """Sampling. Required."""
+    """How much is sampled in an episode, and how. Required."""
     head: Head = Head()
     """The Ray head pod. Default: every field's own default."""
     makers: Makers = Makers()
-    """The makers. Default: every field's own default."""
+    """The makers, which sample and score completions. Default: every field's own default."""
     trainers: Trainers = Trainers()
-    """The trainers. Default: every field's own default."""
+    """The trainers, which update the policy. Default: every field's own default."""
     buffer: Buffer = Buffer()
-    """The buffer between them. Default: every field's own default."""
+    """The buffer between makers and trainers. Default: every field's own default."""
     weight_sync: WeightSync = WeightSync()
-    """Weight sync. Default: every field's own default."""
+    """How a new policy version moves from the trainers to the makers. Default: every field's own default."""
     checkpoint: Checkpoint
-    """Checkpoints. Required."""
+    """Where and how often the job saves its state. Required."""
     runtime: Runtime = Runtime()
-    """Image, environment and code of the pods. Default: every field's own default."""
+    """Image, environment and code of the job's pods. Default: every field's own default."""
     backoff_limit: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Failed attempts that are retried from the newest checkpoint. Default 2, range 0 to 1000."""
+    """Number of failed attempts that are retried; each retry resumes from the newest checkpoint. Default 2, range 0
+    to 1000."""
     pre_running_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
-    """Seconds an attempt may take until its first rollout: pods, images, model loading. Default 1800, range 1
-    to 604,800."""
+    """Seconds that an attempt may take to start running: to start its pods, pull images, check files and load models.
+    The attempt fails after that. Default 1800, range 1 to 604,800."""
     progress_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
-    """Seconds without a trained episode after which the attempt fails. Default 1800, range 1 to 604,800."""
+    """Seconds that may pass without a trained episode before the attempt fails. Default 1800, range 1 to 604,800."""
 
     @property
     def samples_per_episode(self) -> int:
@@ -186,7 +191,7 @@ class RLHFJob(ApiModel):
     spec: RLHFJobSpec
     """What the user wants."""
     status: RLHFJobStatus = RLHFJobStatus()
-    """What was observed; written by the operator only."""
+    """What the operator observed. Only the operator writes it."""
 
     @property
     def name(self) -> str:

@@ -54,7 +54,7 @@ class ExitCode(IntEnum):
 
 
 class RunConfig(ApiModel):
-    """Everything one attempt needs, on a laptop as in a cluster; of pods only which GPUs they must have."""
+    """Everything one attempt needs, on a laptop as in a cluster. It says nothing of pods except their GPUs."""
 
     name: str
     namespace: str
@@ -77,13 +77,13 @@ class RunConfig(ApiModel):
     makers: MakerSettings
     trainers: TrainerSettings
     maker_gpus: PodGpus | None = None
-    """GPUs without which no maker computes. Default none: where torch finds one, or else on CPUs."""
+    """GPUs that each maker must have. Default none: a maker uses a GPU if torch finds one, and otherwise the CPU."""
     trainer_gpus: PodGpus | None = None
-    """The same of the trainers: those of `trainers.per_pod` ranks, which take one each."""
+    """GPUs that each pod of `trainers.per_pod` ranks must have, one for each rank. Default none: as for makers."""
     max_batch_samples: int
-    """Samples one maker generates together; whole groups."""
+    """Samples that a maker generates at the same time; a multiple of the group size."""
     buffer_capacity: int
-    """Samples in flight or buffered, at most."""
+    """Largest number of samples in flight or buffered."""
     weight_sync_deadline_seconds: int
     checkpoint_every_episodes: int
     checkpoint_keep: int
@@ -92,7 +92,7 @@ class RunConfig(ApiModel):
 
 
 class LiveSettings(ApiModel):
-    """What may change while an attempt runs; idempotent, the highest generation wins."""
+    """Settings that may change while an attempt runs. Setting them is idempotent; the highest generation wins."""
 
     generation: int
     max_staleness: int
@@ -103,20 +103,20 @@ class Failure(ApiModel):
     """Why an attempt ended without success."""
 
     reason: str
-    """CamelCase, one of the documented reasons."""
+    """Reason in CamelCase: one of those in `conditions`."""
     message: str
-    """One sentence: what was found, what was expected, where."""
+    """One sentence: what was found, what was expected, and where."""
     permanent: bool
-    """True when another attempt cannot help (a missing file, a bad function): fails the job at once."""
+    """Whether the job must fail at once because another attempt cannot help (a missing file, an invalid function)."""
     tail: str = ""
-    """The end of the traceback or log, for people."""
+    """End of the traceback or log."""
 
 
 class Wait(ApiModel):
-    """A wait in progress: who waits, for what, since when, until when."""
+    """A wait in progress: its owner, its reason, and the times of its start and its deadline."""
 
     reason: str
-    """CamelCase: StalenessBudgetExhausted, PartitionUnderfilled, WeightSyncTimeout, PlacementPending ..."""
+    """StalenessBudgetExhausted, PartitionUnderfilled, WeightSyncPending or PlacementPending."""
     owner: str
     message: str
     since: Time
@@ -124,7 +124,7 @@ class Wait(ApiModel):
 
 
 class RoleReport(ApiModel):
-    """Actors of one role: wanted, alive, and the pods they are in."""
+    """Actors of one role: how many are wanted, how many are alive, and the pods they run in."""
 
     desired: int
     ready: int
@@ -132,16 +132,16 @@ class RoleReport(ApiModel):
 
 
 class Report(ApiModel):
-    """State of an attempt, and the episodes after the reader's cursor, oldest first.
+    """The state of an attempt, and the episodes after the reader's cursor, oldest first.
 
-    ``(attempt, seq)`` of the last episode is the next cursor. A poll whose cursor has reached a finished
-    attempt's last episode and whose revision is current acknowledges it: then the supervisor may exit.
+    ``(attempt, seq)`` of the last episode is the next cursor. A poll acknowledges a finished attempt when its cursor
+    has reached the last episode and its revision is current; the supervisor may then exit.
     """
 
     attempt: int
     incarnation: int
     revision: int
-    """Grows with every change of anything in the report."""
+    """Grows whenever anything in the report changes."""
     applied_generation: int
     state: Literal["Starting", "Running", "Succeeded", "Failed"]
     failure: Failure | None = None
@@ -152,16 +152,16 @@ class Report(ApiModel):
     policy_version: int
     repairs: RepairsStatus
     resumed_from: int
-    """Episodes of earlier attempts that this attempt builds on; later ones of theirs are superseded."""
+    """Number of episodes of earlier attempts that this attempt builds on; their later episodes are superseded."""
     latest_checkpoint: str | None = None
     best_checkpoint: str | None = None
     final_model: str | None = None
     initial_score: float | None = None
-    """Score of the starting policy, before the first episode."""
+    """Score of the policy before the first episode."""
     prompts: SourceStatus | None = None
-    """Rows of the training prompts, once they are checked."""
+    """Rows of the training prompts. None until they are checked."""
     evaluation: SourceStatus | None = None
-    """Rows of the held-out prompts, once they are checked."""
+    """Rows of the held-out prompts. None until they are checked."""
     last_progress: Time
     """When the last episode was trained, or when the attempt started running."""
     episodes: list[EpisodeReport] = []
@@ -173,12 +173,12 @@ class Report(ApiModel):
 
 
 def run_directory(storage_root: str, job: RLHFJob) -> str:
-    """The job's own folder below the storage root: two jobs never share one, a re-created job gets a new one."""
+    """The job's own folder below the storage root. Two jobs never share one; a re-created job gets a new one."""
     return f"{storage_root.rstrip('/')}/{job.namespace}/{job.name}-{job.uid[:8]}"
 
 
 def run_config(job: RLHFJob, storage_root: str, attempt: int, incarnation: int) -> RunConfig:
-    """The one derivation of a RunConfig from an RLHFJob; total for every job that validates."""
+    """The RunConfig of an RLHFJob. This is its only derivation; it succeeds for every valid job."""
     spec = job.spec
     group = spec.rollout.samples_per_prompt
     share = -(-spec.rollout.prompts_per_episode // spec.makers.replicas) * group
@@ -216,5 +216,5 @@ def run_config(job: RLHFJob, storage_root: str, attempt: int, incarnation: int) 
 
 
 def _settings(kind: type[S], role: S) -> S:
-    """A role without its pods."""
+    """The settings of a role without its pods."""
     return kind(**{name: getattr(role, name) for name in kind.model_fields})

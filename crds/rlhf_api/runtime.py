@@ -8,19 +8,19 @@ from rlhf_api.schema import ApiModel, EnvName, ObjectName, cel
 
 
 class LocalObjectReference(ApiModel):
-    """An object of the job's namespace, by name."""
+    """The name of an object in the job's namespace."""
 
     name: ObjectName
     """Name of the object. Required. 1 to 253 characters."""
 
 
 class KeySelector(ApiModel):
-    """One key of a Secret or ConfigMap of the job's namespace."""
+    """One key of a Secret or ConfigMap in the job's namespace."""
 
     name: ObjectName
     """Name of the object. Required. 1 to 253 characters."""
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
-    """The key. Required. 1 to 253 characters."""
+    """Key in the object's data. Required. 1 to 253 characters."""
 
 
 class EnvVarSource(ApiModel):
@@ -53,9 +53,9 @@ class EnvVar(ApiModel):
     name: EnvName
     """Name of the variable. Required. 1 to 253 characters."""
     value: Annotated[str, Field(max_length=32_768)] | None = None
-    """The value itself. Default none, at most 32,768 characters."""
+    """Value of the variable. Default none, at most 32,768 characters."""
     value_from: EnvVarSource | None = None
-    """A reference to the value. Default none."""
+    """Source of the variable's value. Default none."""
 
 
 class EnvFromSource(ApiModel):
@@ -71,13 +71,13 @@ class EnvFromSource(ApiModel):
     )
 
     secret_ref: LocalObjectReference | None = None
-    """A Secret. Default none."""
+    """A Secret whose keys become variables. Default none."""
     config_map_ref: LocalObjectReference | None = None
-    """A ConfigMap. Default none."""
+    """A ConfigMap whose keys become variables. Default none."""
 
 
 class Code(ApiModel):
-    """The user's own Python code, put on PYTHONPATH of every pod: exactly one of `configMap` and `path`."""
+    """Python code of your own, added to the PYTHONPATH of every pod: exactly one of `configMap` and `path`."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -86,34 +86,34 @@ class Code(ApiModel):
     )
 
     config_map: LocalObjectReference | None = None
-    """A ConfigMap whose keys are file names (`rewards.py`). It is copied when the job starts; its hash is in
-    status. Default none."""
+    """A ConfigMap whose keys are file names, for example `rewards.py`. The operator copies it when the job starts and
+    records its hash in status.codeHash. Default none."""
     path: Annotated[str, Field(min_length=2, max_length=1024, pattern=r"^/[^:\x00-\x1f]+$")] | None = None
-    """An absolute path, without a colon, in the image or on a mounted volume. Default none, 2 to 1024 characters."""
+    """An absolute path, without a colon, of a folder in the image or on a mounted volume. Default none, 2 to 1024
+    characters."""
 
 
 _RAY_WITH_HTTP_PROBES = (
     "self.matches('^(2[.](5[3-9]|[6-9][0-9]|[1-9][0-9][0-9])|[3-9]|[1-9][0-9]+)[.]')",
-    "must be 2.53.0 or later: earlier ones lack the health checks that KubeRay asks over HTTP",
+    "must be 2.53.0 or later: earlier versions lack the HTTP health checks that KubeRay uses",
 )
 
 
 class Runtime(ApiModel):
-    """What the job's pods run."""
+    """Image, environment and code of the job's pods."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)] = "rlhfjob/runtime:0.1.0"
-    """Container image of head, makers and trainers. Default rlhfjob/runtime:0.1.0, 1 to 1024
-    characters."""
+    """Container image of the head, the makers and the trainers. Default rlhfjob/runtime:0.1.0, 1 to 1024 characters."""
     ray_version: Annotated[
         str,
         Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", json_schema_extra=cel(_RAY_WITH_HTTP_PROBES)),
     ] = "2.60.0"
-    """The Ray version in the image. Default 2.60.0, range 2.53.0 or later."""
+    """Version of Ray in the image. Default 2.60.0, range 2.53.0 or later."""
     image_pull_secrets: Annotated[list[LocalObjectReference], Field(max_length=16)] = []
-    """Secrets to pull the image with. Default none, at most 16."""
+    """Secrets with the credentials for pulling the image. Default none, at most 16 items."""
     env: Annotated[list[EnvVar], Field(max_length=128)] = []
-    """Environment variables of every pod. Default none, at most 128."""
+    """Environment variables of every pod. Default none, at most 128 items."""
     env_from: Annotated[list[EnvFromSource], Field(max_length=32)] = []
-    """Secrets and ConfigMaps whose keys become variables. Default none, at most 32."""
+    """Secrets and ConfigMaps whose keys become environment variables of every pod. Default none, at most 32 items."""
     code: Code | None = None
-    """Code beside the image's own, for reward functions. Default none."""
+    """Python code in addition to that in the image, for example reward functions. Default none."""

@@ -13,7 +13,7 @@ from rlhf_api.tails import MAX_TAIL
 
 #: Episodes kept in status; the whole series is in the journal (``rlhfjob history``).
 EPISODES_IN_STATUS = 10
-#: Longest message in status, characters; longer ones are cut and point to the logs.
+#: Longest message in status, in characters. A longer one is cut and points to the logs.
 MAX_MESSAGE = 1024
 
 Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
@@ -25,192 +25,196 @@ class Condition(ApiModel):
     """A metav1.Condition."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """CamelCase name of the condition."""
+    """Type of the condition, in CamelCase."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Status of the condition: True, False or Unknown."""
     observed_generation: int
-    """Generation of the spec that this was observed for."""
+    """Generation of the spec that the condition was set for."""
     last_transition_time: Time
-    """When status last changed."""
+    """When the status of the condition last changed."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """CamelCase reason."""
+    """Reason for the condition's last transition, in CamelCase."""
     message: Annotated[str, Field(max_length=32_768)] = ""
-    """A sentence for people."""
+    """Human-readable details of the last transition."""
 
 
 class ReportCursor(ApiModel):
-    """What of the journal has been written into this status."""
+    """Position in the journal up to which episodes are in this status."""
 
     attempt: int = 0
-    """Attempt of the last episode consumed."""
+    """Attempt of the last episode that was read."""
     seq: int = 0
-    """Its position in that attempt."""
+    """Position of that episode in the journal of its attempt."""
 
     def __lt__(self, other: "ReportCursor") -> bool:
-        """Whether ``other`` is further on in the journal, whose order is attempt, then seq."""
+        """Whether ``other`` is later in the journal, which is ordered by attempt, then by seq."""
         return (self.attempt, self.seq) < (other.attempt, other.seq)
 
 
 class EpisodeReport(ApiModel):
-    """What one episode did. The journal holds all of them; status the last 10."""
+    """Figures of one episode. The journal keeps all episodes, the status the last 10."""
 
     attempt: int
-    """Attempt that trained it."""
+    """Attempt that trained the episode."""
     seq: int
-    """Position in that attempt's journal, from 1."""
+    """Position of the episode in the journal of its attempt, from 1."""
     episode: int
-    """Episode number, from 1."""
+    """Number of the episode, from 1."""
     policy_version: int
-    """Version published at its end."""
+    """Policy version that the episode published."""
     reward: float
-    """Mean reward of its samples (weighted sum of the reward functions)."""
+    """Mean reward over the samples of the episode, where the reward of a sample is the weighted sum of its rewards."""
     reward_std: float
-    """Standard deviation of that reward over samples."""
+    """Standard deviation of that reward over the samples."""
     rewards: Annotated[dict[str, float], Field(max_length=MAX_REWARDS)] = {}
-    """Mean of each reward before weighting, by its name, over the samples that it applies to."""
+    """Mean of each reward by its name, before weighting, over the samples that it applies to."""
     score: float | None = None
-    """Mean reward on the held-out prompts at the published version; absent when not evaluated."""
+    """Mean reward on the held-out prompts at the published version. Absent if the episode was not evaluated."""
     kl: float
-    """KL(sampling policy || trained policy) per token, nats, k3 estimate, over the episode's updates."""
+    """KL(sampling policy || trained policy) over the episode's updates, nats per token, K3 estimate."""
     loss: float
-    """Mean loss of its optimiser steps."""
+    """Mean loss over the optimiser steps."""
     entropy: float
     """Mean entropy of the policy's token distribution, nats."""
     clip_fraction: float
-    """Share of tokens whose ratio was clipped."""
+    """Fraction of the tokens whose ratio was clipped."""
     gradient_norm: float
-    """Mean gradient norm before clipping."""
+    """Mean norm of the gradient over the optimiser steps, before clipping."""
     changed_weights: float | None = None
-    """Share of the policy's weights, in the dtype that makers are sent, that the episode changed, of about a million
-    of them: near 0, its steps are too small for that dtype."""
+    """Fraction of the policy's weights that the episode changed, in the dtype that makers receive, estimated from about
+    a million of them. Near 0, the steps are too small for that dtype."""
     effective_sample_size: float = 1.0
-    """Share of the tokens that as good as count, by their off-policy weights, or ratios where there are none: 1 when
-    all weigh the same."""
+    """Effective sample size as a fraction of the tokens, from the off-policy weights, or from the ratios if there are
+    none. 1 if all weights are equal."""
     reference_kl: float | None = None
-    """KL(trained policy || reference) per token, nats, k3 estimate; absent without `algorithm.kl`."""
+    """KL(trained policy || reference), nats per token, K3 estimate. Absent without algorithm.kl."""
     teacher_kl: float | None = None
-    """KL(trained policy || teacher) per token, nats, k3 estimate; absent without a teacher."""
+    """KL(trained policy || teacher), nats per token, K3 estimate. Absent without a teacher."""
     value_loss: float | None = None
-    """Mean loss of the critic, squared reward units; absent without a critic."""
+    """Mean loss of the critic, squared reward units. Absent without a critic."""
     explained_variance: float | None = None
-    """Share of the returns' variance that the critic's values explain, at most 1; absent without a critic."""
+    """Fraction of the variance of the returns that the critic's values explain, at most 1. Absent without a critic."""
     logprob_gap_mean: float | None = None
-    """|maker's log-prob - trainers'| of the same tokens under the same version, nats, mean over a few rollouts that
-    travel with each publish: what bfloat16 or int8 makers are off by. Absent in the first episode of an attempt."""
+    """Mean of |maker's log-prob - trainers' log-prob| for the same tokens and policy version, nats, over a few rollouts
+    that each publish carries. It shows the error of makers in bfloat16 or Int8. Absent in the first episode of an
+    attempt."""
     logprob_gap_max: float | None = None
-    """The largest of them, nats."""
+    """Largest |maker's log-prob - trainers' log-prob| of the same tokens, nats. Absent in the first episode of an
+    attempt."""
     staleness_mean: float
-    """Mean staleness of the samples, versions."""
+    """Mean staleness of the samples, policy versions."""
     staleness_max: int
-    """Largest staleness of a sample, versions."""
+    """Largest staleness of a sample, policy versions."""
     samples: int
-    """Samples trained."""
+    """Number of samples trained."""
     tokens: int
-    """Completion tokens trained."""
+    """Number of completion tokens trained."""
     tokens_per_second: float
     """Completion tokens trained per second of the episode."""
     truncated_fraction: float
-    """Share of completions cut at maxNewTokens."""
+    """Fraction of the completions that were truncated at maxNewTokens."""
     dropped: int
-    """Groups dropped and sampled again during the episode."""
+    """Number of groups dropped, and sampled again, during the episode."""
     seconds: float
     """Wall time of the episode, seconds."""
     train_seconds: float
-    """Of it: optimiser steps."""
+    """Seconds of the episode spent in optimiser steps."""
     wait_seconds: float
-    """Of it: trainers waiting for experiences."""
+    """Seconds of the episode during which trainers waited for experiences."""
     sync_seconds: float
-    """Of it: weight sync."""
+    """Seconds that the weight sync took."""
     time: Time
-    """When it ended."""
+    """When the episode ended."""
 
     @property
     def cursor(self) -> ReportCursor:
-        """Of a reader whose last episode this is."""
+        """The cursor of a reader that has read up to this episode."""
         return ReportCursor(attempt=self.attempt, seq=self.seq)
 
 
 class LedgerStatus(ApiModel):
-    """Groups: dispatched = trained + buffered + inFlight + dropped, at every instant."""
+    """Numbers of groups, for which dispatched = trained + buffered + inFlight + droppedStale + droppedLost always
+    holds."""
 
     dispatched: int = 0
-    """Groups given to makers."""
+    """Groups handed to makers."""
     trained: int = 0
     """Groups trained."""
     buffered: int = 0
     """Groups completed and waiting to be trained."""
     in_flight: int = 0
-    """Groups being sampled."""
+    """Groups being sampled and scored."""
     dropped_stale: int = 0
-    """Groups dropped as too stale, and sampled again."""
+    """Groups dropped because they were too stale. Their prompts are sampled again."""
     dropped_lost: int = 0
-    """Groups lost with a maker, and sampled again."""
+    """Groups lost with a maker. Their prompts are sampled again."""
 
 
 class RepairsStatus(ApiModel):
-    """Repairs inside attempts; they spend no backoffLimit."""
+    """Repairs inside an attempt. They do not count against backoffLimit."""
 
     makers: int = 0
-    """Makers replaced."""
+    """Number of makers replaced."""
 
 
 class SourceStatus(ApiModel):
-    """Rows of a source of prompts, and what became of those that are not taken as they are."""
+    """Number of rows in a source of prompts, and how many of them were left out or shortened."""
 
     rows: int = 0
-    """Rows that the source has."""
+    """Rows in the source."""
     held_out: int = 0
-    """Left out of training, because evaluation has them too."""
+    """Rows left out of training because evaluation has the same prompt."""
     dropped: int = 0
-    """Left out, because they have more tokens than prompts.maxPromptTokens."""
+    """Rows left out because their prompt has more than prompts.maxPromptTokens tokens."""
     truncated: int = 0
-    """Shortened to prompts.maxPromptTokens."""
+    """Rows whose prompt was shortened to prompts.maxPromptTokens tokens."""
 
 
 class RoleStatus(ApiModel):
-    """Actors of a role."""
+    """Number of actors of a role."""
 
     desired: int = 0
-    """Wanted."""
+    """Number of actors that the role should have."""
     ready: int = 0
-    """Alive and at a known policy version."""
+    """Number of actors that are alive and at a known policy version."""
     summary: Annotated[str, Field(max_length=64)] = ""
-    """ready/desired, for the column."""
+    """ready/desired, as shown by `kubectl get`."""
 
 
 class ValueSummary(ApiModel):
-    """Newest and best of a series."""
+    """Latest and highest value of a series."""
 
     last: float
-    """Newest."""
+    """Latest value."""
     best: float
-    """Highest."""
+    """Highest value."""
 
 
 class FailureStatus(ApiModel):
     """Why the job, or its last attempt, failed."""
 
     reason: Annotated[str, Field(max_length=256)]
-    """CamelCase reason."""
+    """Reason for the failure, in CamelCase."""
     message: Message
-    """One sentence that says why."""
+    """One sentence that explains the failure."""
     attempt: int
-    """The attempt that failed."""
+    """Attempt that failed."""
     tail: Annotated[str, Field(max_length=MAX_TAIL)] = ""
     """End of the traceback or log."""
 
 
 class RLHFJobStatus(ApiModel):
-    """What was observed. `conditions` are for programs, `phase` for people."""
+    """What the operator observed. Programs should read `conditions`; `phase` is a summary for people."""
 
     model_config = ConfigDict(json_schema_extra={"default": {"observedGeneration": -1}})
 
     observed_generation: int = -1
-    """Generation of the spec that the runtime has acted on; -1 before the operator has seen the job."""
+    """Generation of the spec that the runtime has acted on. -1 until the operator has seen the job."""
     phase: Annotated[str, Field(max_length=64)] = ""
-    """Pending, Provisioning, Starting, Running, Recovering, Succeeded or Failed; derived, for people."""
+    """Summary of the conditions for people: Pending, Provisioning, Starting, Running, Recovering, Succeeded or
+    Failed."""
     message: Message = ""
-    """One sentence on the current state."""
+    """One sentence that describes the current state."""
     conditions: Annotated[
         list[Condition],
         Field(
@@ -218,68 +222,70 @@ class RLHFJobStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = []
-    """Ready, Reconciling, Stalled, Succeeded, ClusterReady, RuntimeReady, StalenessWithinBounds."""
+    """Conditions of the types Ready, Reconciling, Stalled, Succeeded, ClusterReady, RuntimeReady and
+    StalenessWithinBounds."""
     episode: int = 0
-    """Episodes trained."""
+    """Number of episodes trained."""
     progress: Annotated[str, Field(max_length=64)] = ""
-    """episode/episodes, for the column."""
+    """episode/episodes, as shown by `kubectl get`."""
     reward: ValueSummary | None = None
     """Mean reward of an episode."""
     score: ValueSummary | None = None
     """Score on the held-out prompts."""
     initial_score: float | None = None
-    """Score of the starting policy."""
+    """Score of the policy before the first episode."""
     kl: float | None = None
     """KL of the last episode, nats per token."""
     staleness: int | None = None
-    """Largest staleness in the last episode, versions."""
+    """Largest staleness of a sample in the last episode, policy versions."""
     tokens_per_second: float | None = None
-    """Throughput of the last episode."""
+    """Completion tokens trained per second of the last episode."""
     prompts: SourceStatus | None = None
-    """Rows of spec.prompts, once they are checked."""
+    """Rows of spec.prompts. Absent until they are checked."""
     evaluation: SourceStatus | None = None
-    """Rows of spec.evaluation, once they are checked."""
+    """Rows of spec.evaluation. Absent until they are checked."""
     ledger: LedgerStatus = LedgerStatus()
-    """Ledger of the current attempt, in groups."""
+    """Where the groups of the current attempt are."""
     makers: RoleStatus = RoleStatus()
-    """Makers."""
+    """Number of makers."""
     trainers: RoleStatus = RoleStatus()
-    """Trainers."""
+    """Number of trainer ranks."""
     attempt: int = 0
-    """Current attempt: a submission of the Ray job."""
+    """Number of the current attempt. An attempt is one submission of the Ray job."""
     incarnation: int = 0
-    """Current incarnation: a RayCluster."""
+    """Number of the current incarnation. An incarnation is one RayCluster."""
     repairs: RepairsStatus = RepairsStatus()
     """Repairs in the current attempt."""
     ray_cluster_name: Name = ""
-    """Name of the RayCluster."""
+    """Name of the current RayCluster."""
     submission_id: Name = ""
-    """Submission id of the current attempt; recorded before it is submitted."""
+    """Submission ID of the current attempt. It is recorded before the attempt is submitted."""
     head_pod_uid: Name = ""
-    """UID of the head pod that the current attempt runs in; another UID means that the attempt is gone."""
+    """UID of the head pod that the current attempt runs in. If the head pod has another UID, the attempt is lost."""
     head_restarts: int = 0
-    """Restarts of that pod's Ray container when the attempt was submitted; more means that the attempt is gone."""
+    """Restart count of the Ray container in that pod when the attempt was submitted. If the count is higher, the
+    attempt is lost."""
     code_hash: Name = ""
-    """sha256 of the code copied from runtime.code.configMap."""
+    """SHA-256 of the code copied from runtime.code.configMap."""
     latest_checkpoint: Path | None = None
     """Path of the newest complete checkpoint."""
     best_checkpoint: Path | None = None
     """Path of the checkpoint with the best score."""
     final_model: Path | None = None
-    """Path of the trained model."""
+    """Path of the trained model. Absent until the job has succeeded."""
     reports: ReportCursor = ReportCursor()
-    """Cursor into the journal."""
+    """Position in the journal up to which episodes are in this status."""
     start_time: Time | None = None
     """When the operator first acted on the job."""
     attempt_start_time: Time | None = None
-    """When the current attempt's cluster was asked for, or the last attempt ended."""
+    """When the operator created the RayCluster of the current attempt, or when the previous attempt ended."""
     running_time: Time | None = None
-    """When the runtime was first seen running in the current attempt."""
+    """When the operator first saw the current attempt running."""
     last_progress_time: Time | None = None
-    """When the last episode was trained, or the attempt started running."""
+    """When the last episode was trained, or when the current attempt started running."""
     completion_time: Time | None = None
     """When the job succeeded or failed."""
     episodes: Annotated[list[EpisodeReport], Field(max_length=EPISODES_IN_STATUS)] = []
     """The last 10 episodes, oldest first."""
     failure: FailureStatus | None = None
-    """The last failure."""
+    """The last failure of an attempt."""

@@ -49,16 +49,19 @@ spec:
 """
 QUANTITY = "expected an integer or a quantity in quotes, such as '500m' or '2Gi'"
 DIVIDE = (
-    "must be a multiple of trainers.replicas / trainers.tensorParallel * algorithm.minibatches: "
-    "in every step there are whole groups for every rank"
+    "must be a multiple of trainers.replicas / trainers.tensorParallel * algorithm.minibatches, "
+    "so that every rank has whole groups in every step"
 )
-NAME = "must start with a letter and hold only lower-case letters, digits and '-' (Services take it)"
+NAME = (
+    "must start with a lower-case letter, end with a letter or digit, and contain only lower-case letters, digits and "
+    "'-': names of Services are derived from it"
+)
 LONG = "s" * 48
 PLACE = (
     "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] "
     "or http(s)://HOST/PATH"
 )
-RAY = "must be 2.53.0 or later: earlier ones lack the health checks that KubeRay asks over HTTP"
+RAY = "must be 2.53.0 or later: earlier versions lack the HTTP health checks that KubeRay uses"
 
 
 def document(text: str) -> Document:
@@ -206,8 +209,8 @@ def test_the_job_that_the_cases_start_from_is_valid() -> None:
             "samplesPerPrompt: 4",
             "samplesPerPrompt: 1",
             [
-                "job:17: spec.rollout.samplesPerPrompt: found 1, must be at least 2 for GRPO, "
-                "which compares a prompt's samples with one another"
+                "job:17: spec.rollout.samplesPerPrompt: found 1, must be at least 2 where algorithm.type is "
+                "GRPO, which compares the samples of a prompt"
             ],
         ),
         (
@@ -258,15 +261,18 @@ def test_the_job_that_the_cases_start_from_is_valid() -> None:
             "episodes: 5",
             "episodes: 5\n  buffer: {capacity: 31}",
             [
-                "job:6: spec.buffer.capacity: found 31, must hold one episode: "
-                "at least rollout.promptsPerEpisode * rollout.samplesPerPrompt"
+                "job:6: spec.buffer.capacity: found 31, must be at least rollout.promptsPerEpisode "
+                "* rollout.samplesPerPrompt, the samples of one episode"
             ],
         ),
         (
             "a batch smaller than a group",
             "episodes: 5",
             "episodes: 5\n  makers: {maxBatchSamples: 3}",
-            ["job:6: spec.makers.maxBatchSamples: found 3, must hold one group: at least rollout.samplesPerPrompt"],
+            [
+                "job:6: spec.makers.maxBatchSamples: found 3, must be at least rollout.samplesPerPrompt, "
+                "the samples of one group"
+            ],
         ),
         (
             "two sources of prompts",
@@ -317,7 +323,7 @@ def test_the_job_that_the_cases_start_from_is_valid() -> None:
             f"name: {LONG}",
             [
                 f'job:3: metadata.name: found "{LONG}", '
-                "must be at most 47 characters: names of the job's pods derive from it"
+                "must be at most 47 characters: the names of the job's pods are derived from it"
             ],
         ),
         ("no name", "{name: sums}", "{}", ["job:3: metadata.name: found nothing, expected a name"]),
