@@ -88,7 +88,7 @@ def write_run(
         directory = RunDirectory(tmp_path / "default" / f"tiny-{UID[:8]}")
         for number, (resumed, last) in enumerate(attempts, 1):
             config: RunConfig = run_config(make_job(), str(tmp_path), attempt=number, incarnation=1)
-            directory.write(directory.attempt(number).config, config.model_dump_json(by_alias=True).encode())
+            directory.write(directory.attempt(number).config, config.to_json().encode())
             journal = Journal(directory, number)
             journal.begin(resumed)
             for episode in range(resumed + 1, last + 1):

@@ -7,7 +7,7 @@ Every type refuses unknown fields and never coerces ("3" is not 3), as the API s
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 #: A point in time, RFC 3339 in JSON.
@@ -27,7 +27,10 @@ ObjectName = Annotated[
 
 
 class ApiModel(BaseModel):
-    """Base of every type in this API: immutable, camelCase outside, no unknown fields, no coercion."""
+    """Base of every type in this API: immutable, camelCase outside, no unknown fields, no coercion.
+
+    A number is finite: JSON has no other, and what was written as null could not be read again.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -37,6 +40,7 @@ class ApiModel(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
+        allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
 
@@ -50,6 +54,17 @@ class ApiModel(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready dict with the API's own field names; absent optional fields stay absent."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The same as JSON, on one line unless ``indent`` is given."""
+        return self.model_dump_json(by_alias=True, exclude_none=True, indent=indent)
+
+
+def first_error(error: ValidationError) -> str:
+    """What is wrong first, as ``spec.mode: Input should be 'FullyAsync'``."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def cel(*rules: tuple[str, str] | tuple[str, str, str]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What goes between operator and runtime: derived from the job once, and the same after a trip through JSON."""
 
 import copy
+import json
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +13,7 @@ from rlhf_api.gpus import PodGpus
 from rlhf_api.job import RLHFJob
 from rlhf_api.roles import MakerSettings, TrainerSettings
 from rlhf_api.run import Failure, LiveSettings, Report, RoleReport, RunConfig, Wait, run_config, run_directory
-from rlhf_api.schema import ApiModel
+from rlhf_api.schema import ApiModel, first_error
 from rlhf_api.status import EpisodeReport, LedgerStatus, RepairsStatus
 from valid_jobs import bases
 
@@ -97,7 +99,7 @@ REPORT = Report(
     ids=["run config", "run config with evaluation", "live settings", "report"],
 )
 def test_a_message_is_the_same_after_a_trip_through_json(value: ApiModel) -> None:
-    assert type(value).model_validate_json(value.model_dump_json()) == value
+    assert type(value).model_validate_json(value.to_json()) == value
     assert type(value).model_validate(value.to_dict()) == value
 
 
@@ -197,7 +199,7 @@ def test_every_valid_job_has_a_run_config_that_holds_an_episode_and_whole_groups
         assert config.buffer_capacity >= job.spec.samples_per_episode, item.name
         assert config.max_batch_samples >= group, item.name
         assert config.max_batch_samples % group == 0, item.name
-        assert RunConfig.model_validate_json(config.model_dump_json()) == config, item.name
+        assert RunConfig.model_validate_json(config.to_json()) == config, item.name
 
 
 @pytest.mark.parametrize(
@@ -236,3 +238,13 @@ def test_the_types_coerce_nothing_and_drop_nothing(spec: Json, why: str) -> None
 def test_null_is_absent() -> None:
     assert job(evaluation=None, maxStaleness=None).spec == job().spec
     assert "evaluation" not in job().to_dict()["spec"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_refused_where_it_enters_since_json_has_none(value: float) -> None:
+    values = {**EPISODE.to_dict(), "kl": value}
+    with pytest.raises(ValidationError) as made:
+        EpisodeReport.model_validate(values)
+    with pytest.raises(ValidationError):
+        EpisodeReport.model_validate_json(json.dumps(values))
+    assert first_error(made.value) == "kl: Input should be a finite number"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 from rlhf_api.run import RunConfig
+from rlhf_api.schema import first_error
 from rlhf_api.status import EpisodeReport
 from rlhf_runtime.storage.journal import history
 from rlhf_runtime.storage.run_directory import DamagedFile, RunDirectory
@@ -40,7 +41,7 @@ class RunFolder:
             except FileNotFoundError:
                 continue  # claimed by a folder, and then nothing was written: the attempt never began
             except ValidationError as error:
-                raise BadInput(f"{path}: no RunConfig of this version: {error.errors()[0]['msg']}") from error
+                raise BadInput(f"{path}: not a RunConfig of this version: {first_error(error)}") from error
         return None
 
     def episodes(self) -> list[EpisodeReport]:

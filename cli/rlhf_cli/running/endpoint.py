@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 from pydantic import ValidationError
 from rlhf_api.run import REPORT_PATH, Report
+from rlhf_api.schema import first_error
 from rlhf_api.status import ReportCursor
 
 #: Longest wait of one long poll, seconds.
@@ -49,4 +50,4 @@ class Endpoint:
         except (aiohttp.ClientConnectionError, TimeoutError):
             return None
         except ValidationError as error:
-            raise EndpointError(f"GET {self._url}: no report: {error.errors()[0]}") from error
+            raise EndpointError(f"GET {self._url}: not a report: {first_error(error)}") from error

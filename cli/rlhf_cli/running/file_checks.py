@@ -40,7 +40,7 @@ def check(files: Sequence[Path], storage: Path | None) -> int:
             place = storage.resolve() if storage is not None else Path(scratch)
             local = localize(job, config_maps, place, local_uid(job.namespace, job.name, 0))
             run = LocalRun(local=local, storage=place, folder=RunFolder(Path(scratch)))
-            config = run.config(1).model_dump_json(by_alias=True, exclude_none=True)
+            config = run.config(1).to_json()
             environment = {**run.environment(os.environ), RUN_CONFIG_ENV: config}
             # Not what the libraries' own sources are warned of.
             command = [*PYTHON, "-W", "ignore::SyntaxWarning", "-m", "rlhf_cli.running.file_checks"]

@@ -103,7 +103,7 @@ def supervisor_environment(
     variables = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
     return {
         **variables,
-        RUN_CONFIG_ENV: config.model_dump_json(by_alias=True, exclude_none=True),
+        RUN_CONFIG_ENV: config.to_json(),
         TOKEN_ENV: token,
         "RAY_AUTH_MODE": "token",
         "RAY_TMPDIR": str(scratch),

@@ -20,7 +20,7 @@ def choose(job: RLHFJob, storage: Path, *, fresh: bool = False, config_maps: Any
 def begin(run: LocalRun) -> None:
     """As the supervisor does when an attempt begins."""
     config = run.config(run.next_attempt())
-    run.directory.write(run.directory.attempt(config.attempt).config, config.model_dump_json(by_alias=True).encode())
+    run.directory.write(run.directory.attempt(config.attempt).config, config.to_json().encode())
 
 
 def test_the_same_job_is_the_same_folder_and_the_next_attempt(tmp_path: Path, make_job: MakeJob) -> None:

@@ -61,7 +61,7 @@ class RayJobs:
             "submission_id": action.submission_id,
             # Asking for nothing places the driver on the head, where the report endpoint is looked for.
             "entrypoint_num_cpus": 0,
-            "runtime_env": {"env_vars": {RUN_CONFIG_ENV: config.model_dump_json(by_alias=True, exclude_none=True)}},
+            "runtime_env": {"env_vars": {RUN_CONFIG_ENV: config.to_json()}},
             "metadata": {"rlhfjob": f"{job.namespace}/{job.name}", "attempt": str(action.attempt)},
         }
         status, text, _ = await self._request("POST", action.ip, token, "/api/jobs/", request)

@@ -17,6 +17,7 @@ import aiohttp
 from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import MAX_EPISODES_PER_REPORT, REPORT_PATH, REPORT_PORT, SETTINGS_PATH, LiveSettings, Report
+from rlhf_api.schema import first_error
 from rlhf_api.series import unread
 from rlhf_api.status import ReportCursor
 
@@ -127,7 +128,7 @@ class _Supervisor:
         try:
             report = Report.model_validate_json(text)
         except ValidationError as error:
-            raise BadAnswer(f"no report: {error.error_count()} errors, first {error.errors()[0]['msg']}") from error
+            raise BadAnswer(f"not a report: {first_error(error)}") from error
         if report.attempt != attempt:
             raise BadAnswer(f"attempt {report.attempt} answers, expected attempt {attempt}")
         return report

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from rlhf_api import conditions
+from rlhf_api.schema import first_error
 from rlhf_api.status import RLHFJobStatus
 
 from rlhf_operator.status import stages as stages
@@ -21,11 +22,7 @@ def statuses(raw: Mapping[str, Any], error: ValidationError, now: datetime) -> t
         old = RLHFJobStatus.model_validate(raw.get("status", {}))
     except ValidationError:
         old = RLHFJobStatus()
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    message = bounded(
-        f"{where}: {first['msg']}; is the CRD of the same version as the operator?", raw["metadata"]["name"]
-    )
+    message = bounded(f"{first_error(error)}; is the CRD of the same version as the operator?", raw["metadata"]["name"])
     generation = int(raw["metadata"].get("generation", 1))
     stage = stages.Stage(stages.FAILED, conditions.INVALID_SPEC, message)
     new = old.model_copy(

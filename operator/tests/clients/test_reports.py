@@ -65,7 +65,7 @@ class Supervisor:
         report = self.given.report(
             self.state, attempt=self.attempt, revision=self.revision, episodes=self._after(attempt, seq)
         )
-        return web.json_response(text=report.model_dump_json(by_alias=True, exclude_none=True))
+        return web.json_response(text=report.to_json())
 
     def _after(self, attempt: int, seq: int) -> list[EpisodeReport]:
         left = [entry for entry in self.journal if (entry.attempt, entry.seq) > (attempt, seq)]
@@ -73,7 +73,7 @@ class Supervisor:
 
     async def put(self, request: web.Request) -> web.Response:
         self.settings.append(LiveSettings.model_validate_json(await request.read()))
-        return web.json_response(text=self.settings[-1].model_dump_json(by_alias=True))
+        return web.json_response(text=self.settings[-1].to_json())
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_a_huge_traceback_leaves_a_small_status_with_the_tracebacks_end(given: G
     assert status.failure.tail.startswith("  t\n")
     assert status.failure.tail.endswith("\nKeyError")
     assert 4090 < len(status.failure.tail) <= 4096
-    assert len(status.model_dump_json()) < 16 * 1024
+    assert len(status.to_json()) < 16 * 1024
     assert RLHFJobStatus.model_validate(status.to_dict()) == status
 
 
@@ -182,4 +182,4 @@ def test_five_thousand_episodes_keep_the_status_small(given: G) -> None:
     final = RLHFJobStatus.model_validate(status)
     assert (final.episode, final.progress, final.reports.seq) == (5000, "5000/5000", 5000)
     assert [entry.episode for entry in final.episodes] == list(range(4991, 5001))
-    assert len(final.model_dump_json()) < 32 * 1024
+    assert len(final.to_json()) < 32 * 1024

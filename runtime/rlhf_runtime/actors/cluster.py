@@ -26,7 +26,7 @@ class RayWorkers:
 
     def __init__(self, config: RunConfig, probe: str, threads: int | None, columns: tuple[str, ...]) -> None:
         self._config = config
-        self._config_json = config.model_dump_json(by_alias=True, exclude_none=True)
+        self._config_json = config.to_json()
         self._probe = probe
         self._threads = threads
         self._columns = columns

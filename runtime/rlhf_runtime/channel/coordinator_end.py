@@ -88,7 +88,7 @@ class SocketChannel:
         if self._listener.done():
             raise SupervisorGone("the supervisor closed the channel")
         try:
-            self._writer.write(message.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
+            self._writer.write(message.to_json().encode() + b"\n")
             await self._writer.drain()
         except ConnectionError as error:
             raise SupervisorGone(f"the supervisor closed the channel: {error}") from error

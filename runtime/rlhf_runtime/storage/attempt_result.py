@@ -3,7 +3,7 @@
 from pydantic import ValidationError
 from rlhf_api.conditions import STOPPED
 from rlhf_api.run import ExitCode, Failure, Report
-from rlhf_api.schema import ApiModel, Time
+from rlhf_api.schema import ApiModel, Time, first_error
 
 from rlhf_runtime.storage.run_directory import DamagedFile, RunDirectory
 
@@ -29,9 +29,7 @@ def exit_code(failure: Failure | None) -> ExitCode:
 
 def write_result(directory: RunDirectory, attempt: int, result: AttemptResult) -> None:
     """Put ``result.json`` in place. Raises OSError."""
-    directory.write(
-        directory.attempt(attempt).result, result.model_dump_json(by_alias=True, exclude_none=True).encode()
-    )
+    directory.write(directory.attempt(attempt).result, result.to_json().encode())
 
 
 def read_result(directory: RunDirectory, attempt: int) -> AttemptResult | None:
@@ -42,7 +40,7 @@ def read_result(directory: RunDirectory, attempt: int) -> AttemptResult | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise DamagedFile(f"{path}: {error.errors()[0]['msg']}") from error
+        raise DamagedFile(f"{path}: {first_error(error)}") from error
 
 
 def earlier_success(directory: RunDirectory, episodes: int) -> AttemptResult | None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
-from rlhf_api.schema import ApiModel
+from rlhf_api.schema import ApiModel, first_error
 
 from rlhf_runtime.storage.run_directory import RunDirectory
 
@@ -104,7 +104,7 @@ class Checkpoints:
 
     def complete(self, unfinished: Path, files: Sequence[StagedFile], state: RunState) -> Path:
         """Make a written checkpoint count. Returns its folder."""
-        _write(unfinished / _STATE, state.model_dump_json(by_alias=True, indent=1).encode())
+        _write(unfinished / _STATE, state.to_json(indent=1).encode())
         return self._seal(unfinished, self._folder / _name(state.episode), state.episode, files)
 
     def complete_model(self, unfinished: Path, files: Sequence[StagedFile], episode: int) -> Path:
@@ -132,7 +132,7 @@ class Checkpoints:
                 try:
                     return folder, RunState.model_validate_json((folder / _STATE).read_bytes())
                 except ValidationError as error:
-                    problem = f"its {_STATE} is not valid: {error.errors()[0]['msg']}"
+                    problem = f"its {_STATE} is not valid: {first_error(error)}"
             log.warning("checkpoint %s is passed over: %s", folder, problem)
         return None
 
@@ -167,7 +167,7 @@ class Checkpoints:
         manifest = _Manifest(
             episode=episode, files=[_File(name=f.name, size=f.size, digest=f.digest) for f in [*files, *own]]
         )
-        _write(unfinished / _MANIFEST, manifest.model_dump_json(by_alias=True, indent=1).encode())
+        _write(unfinished / _MANIFEST, manifest.to_json(indent=1).encode())
         problem = _problem(unfinished, episode, digests=False)
         if problem:
             raise OSError(f"checkpoint {unfinished}: {problem}")
@@ -200,7 +200,7 @@ def _problem(folder: Path, episode: int, *, digests: bool = True) -> str | None:
     except FileNotFoundError:
         return f"it has no {_MANIFEST}, so it was never completed"
     except ValidationError as error:
-        return f"its {_MANIFEST} is not valid: {error.errors()[0]['msg']}"
+        return f"its {_MANIFEST} is not valid: {first_error(error)}"
     if manifest.episode < episode:
         return f"it is of episode {manifest.episode}, expected {episode}"
     return next(_file_problems(folder, manifest.files, digests=digests), None)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from rlhf_api.schema import first_error
 from rlhf_api.series import last_kept
 from rlhf_api.status import EpisodeReport
 
@@ -165,7 +166,7 @@ def _report(path: Path, attempt: int, seq: int, line: bytes) -> EpisodeReport:
     try:
         report = EpisodeReport.model_validate_json(line)
     except ValidationError as error:
-        raise DamagedFile(f"{path}, seq {seq}: {error.errors()[0]['msg']}") from error
+        raise DamagedFile(f"{path}, seq {seq}: {first_error(error)}") from error
     if (report.attempt, report.seq) != (attempt, seq):
         raise DamagedFile(
             f"{path}: found attempt {report.attempt}, seq {report.seq}, expected attempt {attempt}, seq {seq}"
@@ -232,4 +233,4 @@ def _settled(read: Callable[[], T]) -> T:
 
 
 def _line(report: EpisodeReport) -> bytes:
-    return report.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+    return report.to_json().encode() + b"\n"

@@ -122,7 +122,7 @@ class Supervisor:
                 "ran it; the next attempt resumes from its newest checkpoint",
                 permanent=False,
             )
-        content = self.config.model_dump_json(by_alias=True, exclude_none=True, indent=1).encode()
+        content = self.config.to_json(indent=1).encode()
         await self._storage.do(self._directory.write, folder.config, content)
 
     async def _supervise(self) -> Failure | None:

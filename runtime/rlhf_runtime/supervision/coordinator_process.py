@@ -54,7 +54,7 @@ class CoordinatorProcess:
                 stderr=subprocess.PIPE,
                 env={
                     **os.environ,
-                    RUN_CONFIG_ENV: config.model_dump_json(by_alias=True, exclude_none=True),
+                    RUN_CONFIG_ENV: config.to_json(),
                     CHANNEL_FD_ENV: str(theirs.fileno()),
                 },
             )
@@ -74,7 +74,7 @@ class CoordinatorProcess:
     async def send(self, message: FromSupervisor) -> None:
         """Tell it something. It is no error if it is gone: ``receive`` says so."""
         with contextlib.suppress(ConnectionError):
-            self._writer.write(message.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n")
+            self._writer.write(message.to_json().encode() + b"\n")
             await self._writer.drain()
 
     async def exited(self, seconds: float) -> int | None:

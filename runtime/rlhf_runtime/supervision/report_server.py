@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from aiohttp import web
 from pydantic import ValidationError
 from rlhf_api.run import MAX_EPISODES_PER_REPORT, MAX_POLL_SECONDS, REPORT_PATH, SETTINGS_PATH, LiveSettings
+from rlhf_api.schema import first_error
 from rlhf_api.status import EpisodeReport
 
 from rlhf_runtime.failures import RunFailure
@@ -116,10 +117,8 @@ class ReportServer:
         try:
             settings = LiveSettings.model_validate_json(await request.read())
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "body"
-            raise web.HTTPBadRequest(text=f"settings: {place}: {first['msg']}\n") from error
-        return _json((await self._supervisor.put_settings(settings)).model_dump_json(by_alias=True))
+            raise web.HTTPBadRequest(text=f"settings: {first_error(error)}\n") from error
+        return _json((await self._supervisor.put_settings(settings)).to_json())
 
     async def _report(self, request: web.Request) -> web.Response:
         poll = _poll(request)
@@ -133,7 +132,7 @@ class ReportServer:
                 episodes = await self._episodes(poll)
         # The report after the episodes: what it says of them is then never older than they are.
         report = board.report.model_copy(update={"episodes": episodes})
-        return _json(report.model_dump_json(by_alias=True, exclude_none=True))
+        return _json(report.to_json())
 
     async def _wait(self, poll: _Poll) -> None:
         if self._waiting >= MAX_WAITING:

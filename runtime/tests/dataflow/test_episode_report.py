@@ -1,6 +1,8 @@
 """An episode's numbers, the groups that are shown and recorded, and the score, from values worked out by hand."""
 
 import json
+import math
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.dataflow.episode_report import Timing, episode_report
 from rlhf_runtime.dataflow.evaluation import EvaluationRound, is_due
 from rlhf_runtime.experience.messages import GroupSummary, LogprobGap, Trained, TrainedGroup
+from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.processors import _quota
 from rlhf_runtime.scheduling.ledger import Dispatch
 from rlhf_runtime.storage.journal import Journal
@@ -54,12 +57,12 @@ TRAINED = Trained(
 )
 
 
-def report() -> EpisodeReport:
+def report(trained: Trained = TRAINED) -> EpisodeReport:
     return episode_report(
         attempt=3,
         version=4,
         groups=GROUPS,
-        trained=TRAINED,
+        trained=trained,
         timing=Timing(whole=4.0, wait=1.0, train=2.0, publish=0.5),
         sync_seconds=0.75,
         changed_weights=0.99,
@@ -139,3 +142,10 @@ def test_the_record_of_trained_groups_leaves_out_what_a_later_attempt_superseded
 def test_a_pod_s_share_of_the_processors_is_read_from_its_control_group() -> None:
     assert _quota("150000 100000\n") == 1.5
     assert _quota("max 100000\n") is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_ends_the_attempt_and_is_not_reported_as_absent(value: float) -> None:
+    with pytest.raises(RunFailure, match=r"^NotFinite: episode 5: kl: .*finite number$") as raised:
+        report(replace(TRAINED, kl=value))
+    assert (raised.value.reason, raised.value.permanent) == ("NotFinite", False)

@@ -69,7 +69,7 @@ def test_maker_and_trainer_that_cannot_use_their_gpu_end_before_they_look_for_a_
     has(monkeypatch, 1, usable=False)
     asked = ONE.to_dict()
     config = run_config(tmp_path, tmp_path / "no-model", makerGpus=asked, trainerGpus=asked)
-    trainer = TrainerActor(config.model_dump_json())
+    trainer = TrainerActor(config.to_json())
     for message in (refused(load_maker, config, ()), refused(trainer.load, 0, 0, None, None)):
         assert message == (
             f"trainers.resources asks for 1 nvidia.com/gpu, but torch finds 0 in tiny-0 (torch {torch.__version__}, "
@@ -90,7 +90,7 @@ def test_more_processes_than_gpus_are_refused_before_any_is_started(
     # Of a local run, whose ranks share this machine, and its first has what it takes.
     config = run_config(tmp_path, tmp_path / "no-model", trainers={"replicas": 2})
     check_own_gpus(config, "trainer", 0)
-    second = TrainerActor(config.model_dump_json())
+    second = TrainerActor(config.to_json())
     assert refused(second.load, 1, 1, None, None).startswith("each of the 2 trainers that share a pod ")
     sharing = run_config(tmp_path, tmp_path, trainers={"replicas": 2, "perPod": 2}, trainerGpus=ONE.to_dict())
     assert refused(check_own_gpus, sharing, "trainer", 0).startswith("each of the 2 trainers that share a pod ")

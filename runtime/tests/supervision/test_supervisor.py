@@ -105,7 +105,7 @@ def start(config: RunConfig, folder: Path, scenario: str, linger: float, stop: f
     with (folder / "log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-c", _SERVE, *arguments],
-            env={**os.environ, "RLHF_RUN_CONFIG": config.model_dump_json(by_alias=True, exclude_none=True)},
+            env={**os.environ, "RLHF_RUN_CONFIG": config.to_json()},
             stderr=log,
         )
 
@@ -449,7 +449,7 @@ def test_a_supervisor_that_cannot_run_says_so(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], text: str
 ) -> None:
     if environment.get("RLHF_RUN_CONFIG") == "config":
-        environment = {"RLHF_RUN_CONFIG": config(tmp_path).model_dump_json(by_alias=True, exclude_none=True)}
+        environment = {"RLHF_RUN_CONFIG": config(tmp_path).to_json()}
     clean = {name: value for name, value in os.environ.items() if name not in ("RAY_AUTH_TOKEN", "RLHF_RUN_CONFIG")}
     done = subprocess.run(
         [sys.executable, "-m", "rlhf_runtime.supervisor", *arguments],

@@ -34,7 +34,7 @@ def start_engine(config: RunConfig, seconds: float = STALL_SECONDS) -> TensorPar
     EngineLost.
     """
     ranks = config.makers.tensor_parallel
-    text, threads = config.model_dump_json(by_alias=True, exclude_none=True), torch.get_num_threads()
+    text, threads = config.to_json(), torch.get_num_threads()
     begin = [Begin(config_json=text, rank=rank, threads=threads) for rank in range(1, ranks)]
     followers = Followers(begin, seconds)
     try:
