@@ -1,4 +1,4 @@
-"""``RLHFJob.status``: what was observed, bounded in size, written by the operator only.
+"""``RLHFJob.status``: what the operator observed, bounded in size. Only the operator writes it.
 
 Condition types and reasons are constants in ``rlhf_api.conditions``.
 """
