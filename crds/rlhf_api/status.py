@@ -51,7 +51,33 @@ class ReportCursor(ApiModel):
         return (self.attempt, self.seq) < (other.attempt, other.seq)
 
 
-class EpisodeReport(ApiModel):
+class TrainingFigures(ApiModel):
+    """Figures of an episode's optimiser steps: means over the steps, each of which is over all ranks."""
+
+    kl: float
+    """KL(sampling policy || trained policy) over the episode's updates, nats per token, K3 estimate."""
+    loss: float
+    """Mean loss over the optimiser steps."""
+    entropy: float
+    """Mean entropy of the policy's token distribution, nats."""
+    clip_fraction: float
+    """Fraction of the tokens whose ratio was clipped."""
+    gradient_norm: float
+    """Mean norm of the gradient over the optimiser steps, before clipping."""
+    effective_sample_size: float = 1.0
+    """Effective sample size as a fraction of the tokens, from the off-policy weights, or from the ratios if there are
+    none. 1 if all weights are equal."""
+    reference_kl: float | None = None
+    """KL(trained policy || reference), nats per token, K3 estimate. Absent without algorithm.kl."""
+    teacher_kl: float | None = None
+    """KL(trained policy || teacher), nats per token, K3 estimate. Absent without a teacher."""
+    value_loss: float | None = None
+    """Mean loss of the critic, squared reward units. Absent without a critic."""
+    explained_variance: float | None = None
+    """Fraction of the variance of the returns that the critic's values explain, at most 1. Absent without a critic."""
+
+
+class EpisodeReport(TrainingFigures):
     """Figures of one episode. The journal keeps all episodes, the status the last 10."""
 
     attempt: int
@@ -70,30 +96,9 @@ class EpisodeReport(ApiModel):
     """Mean of each reward by its name, before weighting, over the samples that it applies to."""
     score: float | None = None
     """Mean reward on the held-out prompts at the published version. Absent if the episode was not evaluated."""
-    kl: float
-    """KL(sampling policy || trained policy) over the episode's updates, nats per token, K3 estimate."""
-    loss: float
-    """Mean loss over the optimiser steps."""
-    entropy: float
-    """Mean entropy of the policy's token distribution, nats."""
-    clip_fraction: float
-    """Fraction of the tokens whose ratio was clipped."""
-    gradient_norm: float
-    """Mean norm of the gradient over the optimiser steps, before clipping."""
     changed_weights: float | None = None
     """Fraction of the policy's weights that the episode changed, in the dtype that makers receive, estimated from about
     a million of them. Near 0, the steps are too small for that dtype."""
-    effective_sample_size: float = 1.0
-    """Effective sample size as a fraction of the tokens, from the off-policy weights, or from the ratios if there are
-    none. 1 if all weights are equal."""
-    reference_kl: float | None = None
-    """KL(trained policy || reference), nats per token, K3 estimate. Absent without algorithm.kl."""
-    teacher_kl: float | None = None
-    """KL(trained policy || teacher), nats per token, K3 estimate. Absent without a teacher."""
-    value_loss: float | None = None
-    """Mean loss of the critic, squared reward units. Absent without a critic."""
-    explained_variance: float | None = None
-    """Fraction of the variance of the returns that the critic's values explain, at most 1. Absent without a critic."""
     logprob_gap_mean: float | None = None
     """Mean of |maker's log-prob - trainers' log-prob| for the same tokens and policy version, nats, over a few rollouts
     that each publish carries. It shows the error of makers in bfloat16 or Int8. Absent in the first episode of an

@@ -25,7 +25,7 @@ from rlhf_runtime.experience.rollout import Experience, Group
 from rlhf_runtime.maths.advantages import group_advantages
 from rlhf_runtime.maths.policy_loss import Clip
 from rlhf_runtime.models.policy_weights import load_weights, model_weights
-from rlhf_runtime.training.learner import Learner
+from rlhf_runtime.training.learner import Learner, StepFigures
 from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.objective import Mean, PolicyObjective
 from rlhf_runtime.training.optimized import AdamWParameters, OptimizedModel
@@ -158,7 +158,7 @@ class Ours:
         size = self.setup.micro_batch
         return [collate(experiences[i : i + size], 0) for i in range(0, len(experiences), size)]
 
-    def step(self) -> dict[str, float]:
+    def step(self) -> StepFigures:
         """Generate, score, train, and give the engine the new weights."""
         marks = [now()]
         groups = self.generate()
@@ -290,8 +290,8 @@ def same_loss(ours: Ours, theirs: Theirs) -> None:
     say(
         "recorded batch",
         tokens=int(batch.mask.sum()),
-        ours={"loss": found["loss"], "grad_norm": found["grad_norm"]},
-        trl={"loss": float(loss), "grad_norm": float(norm)},
+        ours={"loss": found.loss, "gradient_norm": found.gradient_norm},
+        trl={"loss": float(loss), "gradient_norm": float(norm)},
     )
 
 

@@ -1,6 +1,6 @@
 """Learners, objectives and experiences that several test modules take steps with."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from rlhf_runtime.experience.rollout import Experience, Float32Array, Rollout
 from rlhf_runtime.maths.policy_loss import Clip
 from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.models.critic import Critic
-from rlhf_runtime.training.learner import Learner
+from rlhf_runtime.training.learner import Learner, StepFigures
 from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.objective import Mean, PolicyObjective, Pull, ValueObjective
 from rlhf_runtime.training.optimized import AdamWParameters, OptimizedModel
@@ -117,6 +117,11 @@ def make_learner(name: str = "Token", optimizer: AdamWParameters | None = None, 
     )
 
 
+def figures(step: StepFigures) -> dict[str, float]:
+    """By name, without those that the step does not have."""
+    return {name: value for name, value in asdict(step).items() if value is not None}
+
+
 def take_step(learner: Learner, *parts: list[Experience]) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics, and the gradients the step was taken with."""
     return taken(learner, [collate(part, PAD) for part in parts])
@@ -125,7 +130,7 @@ def take_step(learner: Learner, *parts: list[Experience]) -> tuple[dict[str, flo
 def taken(learner: Learner, batches: list[Batch]) -> tuple[dict[str, float], dict[str, Tensor]]:
     found = learner.step(batches, version=4)
     models = {"actor": learner.actor, "critic": learner.critic}
-    return found, {
+    return figures(found), {
         f"{role}.{name}": parameter.grad.clone()
         for role, model in models.items()
         if model is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.run import RunConfig
-from rlhf_api.status import EpisodeReport
+from rlhf_api.status import EpisodeReport, TrainingFigures
 from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, TrainingPrompts
 from rlhf_runtime.dataflow.episode_finisher import Standing, standing_of
 from rlhf_runtime.dataflow.flow import Flow, MakerSlot
@@ -236,16 +236,14 @@ class FakeTrainers:
         self.buffer.trained(max(dispatch.cursor for dispatch in dispatches) + 1)
         self.version += 1
         return Trained(
-            loss=0.1,
-            kl=0.0,
-            entropy=1.0,
-            clip_fraction=0.0,
-            gradient_norm=1.0,
-            effective_sample_size=1.0,
-            reference_kl=None,
-            teacher_kl=None,
-            value_loss=None,
-            explained_variance=None,
+            figures=TrainingFigures(
+                loss=0.1,
+                kl=0.0,
+                entropy=1.0,
+                clip_fraction=0.0,
+                gradient_norm=1.0,
+                effective_sample_size=1.0,
+            ),
             moved=True,
             optimizer_steps=self.version,
             groups=tuple(TrainedGroup(dispatch.cursor, 2) for dispatch in dispatches),

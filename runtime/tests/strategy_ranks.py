@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from learners import MEAN, OBJECTIVES, PAD, adamw, make_experiences
+from learners import MEAN, OBJECTIVES, PAD, adamw, figures, make_experiences
 from rlhf_api.models import Lora
 from rlhf_api.roles import TrainerSettings
 from rlhf_runtime.distributed.process_group import gathered_objects
@@ -103,7 +103,7 @@ def take_steps(case: Case, strategies: Sequence[Strategy]) -> Steps:
         learner = _learner(case, strategy, weights)
         if state is not None:
             learner.load_state_dict(state)
-        metrics.append(learner.step(batches(case, strategy), version=4))
+        metrics.append(figures(learner.step(batches(case, strategy), version=4)))
         models = [learner.actor] if learner.critic is None else [learner.actor, learner.critic]
         # What rank 0 saves, every rank loads.
         saved = learner.state_dict(), [each.weights() for each in models]

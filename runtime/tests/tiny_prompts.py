@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_runtime.data.prompt_rows import PromptRows, PromptValue
-from rlhf_runtime.data.prompts import LengthPolicy, PromptSet
+from rlhf_runtime.data.prompts import LengthPolicy, PromptSet, TrainingPrompts
 from rlhf_runtime.data.source_files import unpacked
 
 
@@ -33,3 +33,9 @@ EIGHT = LengthPolicy(8)
 
 def prompt_set(*values: Any, policy: LengthPolicy = EIGHT, held_out: Sequence[str] = ()) -> PromptSet:
     return PromptSet(rows(*values), Characters(), policy, "prompts", frozenset(held_out))
+
+
+def order(letters: str, seed: int, cursors: int) -> list[int]:
+    """Rows of the prompts at the first cursors."""
+    prompts = TrainingPrompts(prompt_set(*letters), seed)
+    return [prompts.prompt_at(cursor).row for cursor in range(cursors)]

@@ -49,6 +49,7 @@ def episode_report(
     gaps = [group.logprob_gap for group in groups if group.logprob_gap is not None]
     try:
         return EpisodeReport(
+            **dict(trained.figures),
             attempt=attempt,
             seq=0,
             episode=version + 1,
@@ -57,17 +58,7 @@ def episode_report(
             reward_std=statistics.pstdev(rewards),
             rewards=_mean_of_each(groups),
             score=score,
-            kl=trained.kl,
-            loss=trained.loss,
-            entropy=trained.entropy,
-            clip_fraction=trained.clip_fraction,
-            gradient_norm=trained.gradient_norm,
             changed_weights=changed_weights,
-            effective_sample_size=trained.effective_sample_size,
-            reference_kl=trained.reference_kl,
-            teacher_kl=trained.teacher_kl,
-            value_loss=trained.value_loss,
-            explained_variance=trained.explained_variance,
             logprob_gap_mean=statistics.fmean(gap.mean for gap in gaps) if gaps else None,
             logprob_gap_max=max(gap.max for gap in gaps) if gaps else None,
             staleness_mean=statistics.fmean(behind),

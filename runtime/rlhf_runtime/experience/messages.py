@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlhf_api.status import TrainingFigures
+
 from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.scheduling.ledger import Dispatch
 
@@ -65,22 +67,12 @@ class TrainedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """One episode's optimiser steps: means over all ranks, and the groups of the rank, or ranks, that say so.
+    """One episode's optimiser steps, and the groups of the rank, or ranks, that name them.
 
-    KLs and entropy are in nats a token, `value_loss` in squared reward units; `moved`: some gradient and its learning
-    rate were not 0. None where the algorithm has no such thing.
+    `moved`: in some step the gradient and its learning rate were not 0.
     """
 
-    loss: float
-    kl: float
-    entropy: float
-    clip_fraction: float
-    gradient_norm: float
-    effective_sample_size: float
-    reference_kl: float | None
-    teacher_kl: float | None
-    value_loss: float | None
-    explained_variance: float | None
+    figures: TrainingFigures
     moved: bool
     optimizer_steps: int
     groups: tuple[TrainedGroup, ...]

@@ -1,10 +1,11 @@
-"""What a step is reported by: sums over tokens that add over micro-batches and ranks, and means made of them.
+"""The figures of a step: sums over tokens that add over micro-batches and ranks, and the means of those sums.
 
 `Sums` maps a name to a scalar float64 without gradient. A step adds those of its micro-batches by name, then all
 of them over ranks at once, and `means` reads the totals. Ranks of a step always have the same names.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -71,34 +72,63 @@ def value_sums(
     return _sums(terms, mask_bt)
 
 
-def means(sums: Mapping[str, float]) -> dict[str, float]:
-    """What the totals of a step say; only names whose sums are there.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMeans:
+    """Means over the tokens of a step; None for a term that the step does not have.
 
-    clip_fraction, dual_clip_fraction, value_clip_fraction: share of tokens. kl, kl_reference, kl_teacher, entropy:
-    nats a token. ratio, off_policy_weight: mean. ratio_ess, off_policy_ess: in (0, 1]. explained_variance: of the
-    returns by the values, at most 1.
+    kl                     KL(sampling || trained policy), nats per token, K3 estimate
+    entropy                nats per token
+    clip_fraction          share of the tokens whose gradient the ratio's bound takes away
+    dual_clip_fraction     share of the tokens whose loss the dual clip holds
+    value_clip_fraction    share of the tokens whose value is further from the old one than the clip allows
+    ratio                  mean ratio of the trained to the old policy
+    off_policy_weight      mean weight of the off-policy correction
+    effective_sample_size  fraction of the tokens, in (0, 1], from the off-policy weights, or from the ratios without
+                           a correction
+    reference_kl, teacher_kl  KL(trained policy || other), nats per token, K3 estimate
+    explained_variance     share of the returns' variance that the values explain, at most 1
     """
+
+    kl: float
+    entropy: float
+    clip_fraction: float
+    ratio: float
+    effective_sample_size: float
+    dual_clip_fraction: float | None
+    value_clip_fraction: float | None
+    off_policy_weight: float | None
+    reference_kl: float | None
+    teacher_kl: float | None
+    explained_variance: float | None
+
+
+def means(sums: Mapping[str, float]) -> TokenMeans:
+    """Means from the totals of a step."""
     tokens = max(sums["tokens"], 1.0)
-    named = {
-        "clip_fraction": "clipped",
-        "dual_clip_fraction": "dual_clipped",
-        "value_clip_fraction": "value_clipped",
-        "kl": "kl",
-        "kl_reference": "kl_reference",
-        "kl_teacher": "kl_teacher",
-        "entropy": "entropy",
-        "ratio": "ratio",
-        "off_policy_weight": "weight",
-    }
-    found = {name: sums[total] / tokens for name, total in named.items() if total in sums}
-    for name, weight in (("ratio_ess", "ratio"), ("off_policy_ess", "weight")):
-        if weight in sums:
-            found[name] = effective_sample_size(sums[weight], sums[f"{weight}_squared"], sums["tokens"])
-    if "return" in sums:
-        variance = sums["return_squared"] / tokens - (sums["return"] / tokens) ** 2
-        unexplained = sums["value_error_squared"] / tokens - (sums["value_error"] / tokens) ** 2
-        found["explained_variance"] = 1 - unexplained / variance if variance > 0 else 0.0
-    return found
+
+    def mean(name: str) -> float | None:
+        return sums[name] / tokens if name in sums else None
+
+    weight = "weight" if "weight" in sums else "ratio"
+    return TokenMeans(
+        kl=sums["kl"] / tokens,
+        entropy=sums["entropy"] / tokens,
+        clip_fraction=sums["clipped"] / tokens,
+        ratio=sums["ratio"] / tokens,
+        effective_sample_size=effective_sample_size(sums[weight], sums[f"{weight}_squared"], sums["tokens"]),
+        dual_clip_fraction=mean("dual_clipped"),
+        value_clip_fraction=mean("value_clipped"),
+        off_policy_weight=mean("weight"),
+        reference_kl=mean("reference_kl"),
+        teacher_kl=mean("teacher_kl"),
+        explained_variance=_explained_variance(sums, tokens) if "return" in sums else None,
+    )
+
+
+def _explained_variance(sums: Mapping[str, float], tokens: float) -> float:
+    variance = sums["return_squared"] / tokens - (sums["return"] / tokens) ** 2
+    unexplained = sums["value_error_squared"] / tokens - (sums["value_error"] / tokens) ** 2
+    return 1 - unexplained / variance if variance > 0 else 0.0
 
 
 def _sums(terms: Mapping[str, Tensor], mask_bt: Tensor) -> Sums:

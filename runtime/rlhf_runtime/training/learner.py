@@ -1,6 +1,7 @@
 """One optimiser step of a policy, and of its critic, over micro-batches, alone or as one of several ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from rlhf_runtime.experience.batch import Batch
 from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
-from rlhf_runtime.maths.statistics import Sums, means
+from rlhf_runtime.maths.statistics import Sums, TokenMeans, means
 from rlhf_runtime.models.forwards import completion_logits, completion_values
 from rlhf_runtime.training.objective import PolicyObjective, ValueObjective, added, stacked
 from rlhf_runtime.training.optimized import OptimizedModel, not_finite
@@ -17,6 +18,23 @@ from rlhf_runtime.training.strategy import SingleProcess, Strategy
 
 class NonFiniteError(RuntimeError):
     """A loss or gradient was NaN or infinite; raised on every rank, with weights and optimisers unchanged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFigures(TokenMeans):
+    """What one optimiser step came to, over all ranks; the means compare the policy before the step with others.
+
+    Gradient norms are before clipping. The last three are None without a critic.
+    """
+
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    tokens: float
+    samples: float
+    value_loss: float | None = None
+    value_gradient_norm: float | None = None
+    value_learning_rate: float | None = None
 
 
 class Learner:
@@ -49,13 +67,10 @@ class Learner:
         """Optimiser steps taken."""
         return self._steps
 
-    def step(self, micro_batches: Sequence[Batch], version: int = 1) -> dict[str, float]:
+    def step(self, micro_batches: Sequence[Batch], version: int = 1) -> StepFigures:
         """Take one optimiser step; raise NonFiniteError on all ranks, or ValueError on all, and take none.
 
-        `version` is the one that the update in progress makes. Returns, over the whole step: loss of the policy,
-        grad_norm before clipping, learning_rate, tokens, samples, the means of `maths.statistics.means`, which
-        compare the policy before this step with the old and the sampling one, and with a critic value_loss,
-        value_grad_norm and value_learning_rate.
+        `version` is the one that the update in progress makes.
         """
         tokens, samples = self._counts(micro_batches)
         for model in self._models():
@@ -75,17 +90,17 @@ class Learner:
         self._raise_if_not_finite(totals, norms)
         rates = [model.step(self._steps) for model in self._models()]
         self._steps += 1
-        found = {
-            "loss": totals["loss"],
-            "grad_norm": norms[0],
-            "learning_rate": rates[0],
-            "tokens": tokens,
-            "samples": samples,
-            **means(totals),
-        }
-        if self.critic is not None:
-            found |= {"value_loss": totals["value_loss"], "value_grad_norm": norms[1], "value_learning_rate": rates[1]}
-        return found
+        return StepFigures(
+            loss=totals["loss"],
+            gradient_norm=norms[0],
+            learning_rate=rates[0],
+            tokens=tokens,
+            samples=samples,
+            value_loss=None if self.critic is None else totals["value_loss"],
+            value_gradient_norm=None if self.critic is None else norms[1],
+            value_learning_rate=None if self.critic is None else rates[1],
+            **asdict(means(totals)),
+        )
 
     @torch.no_grad()
     def logprobs(self, micro_batch: Batch) -> Tensor:
@@ -140,9 +155,9 @@ class Learner:
         return sums
 
     def _raise_if_not_finite(self, totals: Mapping[str, float], norms: Sequence[float]) -> None:
-        values = {"loss": totals["loss"], "grad_norm": norms[0]}
+        values = {"loss": totals["loss"], "gradient_norm": norms[0]}
         if self.critic is not None:
-            values |= {"value_loss": totals["value_loss"], "value_grad_norm": norms[1]}
+            values |= {"value_loss": totals["value_loss"], "value_gradient_norm": norms[1]}
         found = not_finite(**values)
         if found:
             for model in self._models():

@@ -92,8 +92,8 @@ class PolicyObjective:
             weights_bt=weights,
         )
         for name, pull, others in (
-            ("kl_reference", self.reference, batch.reference_logprobs),
-            ("kl_teacher", self.teacher, batch.teacher_logprobs),
+            ("reference_kl", self.reference, batch.reference_logprobs),
+            ("teacher_kl", self.teacher, batch.teacher_logprobs),
         ):
             if others is not None:
                 sums |= reference_sums(logprobs_bt, others, mask, name)

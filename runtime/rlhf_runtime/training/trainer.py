@@ -1,11 +1,15 @@
 """A trainer: one rank that holds its share of the buffer, takes the optimiser steps of an episode, and saves."""
 
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
+from rlhf_api.schema import first_error
+from rlhf_api.status import TrainingFigures
 
 from rlhf_runtime.experience.batch import Batch, collate
 from rlhf_runtime.experience.buffer import ExperienceBuffer, ExperienceGroup
@@ -14,7 +18,7 @@ from rlhf_runtime.experience.rollout import Experience
 from rlhf_runtime.scheduling.ledger import Dispatch
 from rlhf_runtime.scheduling.topology import optimizer_steps, share_of_rank
 from rlhf_runtime.storage.checkpoints import TRAINING_STATE, StagedFile, staged_files
-from rlhf_runtime.training.learner import Learner
+from rlhf_runtime.training.learner import Learner, NonFiniteError, StepFigures
 from rlhf_runtime.training.merge import whitened
 from rlhf_runtime.training.step_batches import PassBound, exchanged, step_batches
 from rlhf_runtime.training.strategy import Strategy
@@ -82,18 +86,8 @@ class Trainer:
             self._learner.step(micro_batches, version) for _ in range(self._settings.epochs) for micro_batches in steps
         ]
         return Trained(
-            loss=_mean(results, "loss"),
-            kl=_mean(results, "kl"),
-            entropy=_mean(results, "entropy"),
-            clip_fraction=_mean(results, "clip_fraction"),
-            gradient_norm=_mean(results, "grad_norm"),
-            # By what weighs the loss where samples are corrected, else by the ratio.
-            effective_sample_size=_mean(results, "off_policy_ess" if "off_policy_ess" in results[0] else "ratio_ess"),
-            reference_kl=_mean_if_there(results, "kl_reference"),
-            teacher_kl=_mean_if_there(results, "kl_teacher"),
-            value_loss=_mean_if_there(results, "value_loss"),
-            explained_variance=_mean_if_there(results, "explained_variance"),
-            moved=any(r["learning_rate"] > 0 and r["grad_norm"] > 0 for r in results),
+            figures=training_figures(results),
+            moved=any(r.learning_rate > 0 and r.gradient_norm > 0 for r in results),
             optimizer_steps=self._learner.steps,
             groups=tuple(
                 TrainedGroup(group.dispatch.cursor, len(group.experiences))
@@ -164,9 +158,11 @@ class Trainer:
         return merged
 
 
-def _mean(results: Sequence[dict[str, float]], name: str) -> float:
-    return sum(result[name] for result in results) / len(results)
-
-
-def _mean_if_there(results: Sequence[dict[str, float]], name: str) -> float | None:
-    return _mean(results, name) if name in results[0] else None
+def training_figures(steps: Sequence[StepFigures]) -> TrainingFigures:
+    """Means over an episode's steps, under the same names; None where the steps have none. Raises NonFiniteError."""
+    values = {name: [getattr(step, name) for step in steps] for name in TrainingFigures.model_fields}
+    means = {name: None if None in of else statistics.fmean(of) for name, of in values.items()}
+    try:
+        return TrainingFigures.model_validate(means)
+    except ValidationError as error:
+        raise NonFiniteError(f"the figures of an episode: {first_error(error)}") from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_prompts
 from rlhf_runtime.data.prompt_rows import said
 from rlhf_runtime.data.prompts import (
     HELD_OUT_INDEX,
@@ -18,12 +19,7 @@ from rlhf_runtime.data.prompts import (
     held_out_prompts,
 )
 from rlhf_runtime.failures import RunFailure
-from tiny_prompts import prompt_set
-
-
-def order(letters: str, seed: int, cursors: int) -> list[int]:
-    prompts = TrainingPrompts(prompt_set(*letters), seed)
-    return [prompts.prompt_at(cursor).row for cursor in range(cursors)]
+from tiny_prompts import order, prompt_set
 
 
 def test_every_pass_has_every_row_once_in_an_order_of_its_own() -> None:
@@ -45,8 +41,8 @@ def test_any_cursor_gives_its_prompt_at_any_time() -> None:
 
 
 def test_the_order_is_the_same_in_every_process_and_release() -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_prompts as t; print(t.order('abcdefgh', 11, 16))"
-    arguments = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import tiny_prompts as t; print(t.order('abcdefgh', 11, 16))"
+    arguments = [sys.executable, "-c", code, str(Path(tiny_prompts.__file__).parent)]
     there = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     # Written down: a job that resumes after an upgrade goes on in the same order.
     assert order("abcdefgh", 11, 16) == [4, 7, 6, 0, 2, 1, 5, 3, 6, 5, 7, 1, 0, 4, 3, 2]

@@ -2,12 +2,11 @@
 
 import json
 import math
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from rlhf_api.status import EpisodeReport
+from rlhf_api.status import EpisodeReport, TrainingFigures
 from rlhf_runtime.data.prompts import Prompt
 from rlhf_runtime.dataflow.episode_report import Timing, episode_report
 from rlhf_runtime.dataflow.evaluation import EvaluationRound, is_due
@@ -41,31 +40,32 @@ GROUPS = [
     ),
 ]
 TRAINED = Trained(
-    loss=0.5,
-    kl=0.01,
-    entropy=1.5,
-    clip_fraction=0.25,
-    gradient_norm=2.0,
-    effective_sample_size=0.9,
-    reference_kl=0.02,
-    teacher_kl=None,
-    value_loss=0.3,
-    explained_variance=0.4,
+    figures=TrainingFigures(
+        loss=0.5,
+        kl=0.01,
+        entropy=1.5,
+        clip_fraction=0.25,
+        gradient_norm=2.0,
+        effective_sample_size=0.9,
+        reference_kl=0.02,
+        value_loss=0.3,
+        explained_variance=0.4,
+    ),
     moved=True,
     optimizer_steps=5,
     groups=(TrainedGroup(8, 2), TrainedGroup(9, 2)),
 )
 
 
-def report(trained: Trained = TRAINED) -> EpisodeReport:
+def report(changed_weights: float = 0.99) -> EpisodeReport:
     return episode_report(
         attempt=3,
         version=4,
         groups=GROUPS,
-        trained=trained,
+        trained=TRAINED,
         timing=Timing(whole=4.0, wait=1.0, train=2.0, publish=0.5),
         sync_seconds=0.75,
-        changed_weights=0.99,
+        changed_weights=changed_weights,
         dropped=3,
         score=None,
         time=datetime(2026, 1, 1, tzinfo=UTC),
@@ -146,6 +146,6 @@ def test_a_pod_s_share_of_the_processors_is_read_from_its_control_group() -> Non
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_ends_the_attempt_and_is_not_reported_as_absent(value: float) -> None:
-    with pytest.raises(RunFailure, match=r"^NotFinite: episode 5: kl: .*finite number$") as raised:
-        report(replace(TRAINED, kl=value))
+    with pytest.raises(RunFailure, match=r"^NotFinite: episode 5: changedWeights: .*finite number$") as raised:
+        report(changed_weights=value)
     assert (raised.value.reason, raised.value.permanent) == ("NotFinite", False)

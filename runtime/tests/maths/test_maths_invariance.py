@@ -267,7 +267,7 @@ def terms(lefts: Sequence[int], width: int, garbage: float, options: Options) ->
         ratio_level=level, weights_bt=weights,
     ) | value_sums(
         detached["values"], detached["old"], detached["returns"], mask, clip=0.5
-    ) | reference_sums(trained, detached["reference"], mask, "kl_reference")  # fmt: skip
+    ) | reference_sums(trained, detached["reference"], mask, "reference_kl")  # fmt: skip
     gradients = {
         f"gradient of {name}": torch.cat([row.grad for row in leaves[name] if row.grad is not None])
         for name in ("trained", "entropy", "values")

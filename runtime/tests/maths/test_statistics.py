@@ -1,6 +1,7 @@
 """What a step is reported by: of its parts together, of valid tokens only."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -34,13 +35,13 @@ def sums(rows: slice) -> Sums:
         **policy_sums(
             logprobs, zero, zero, entropy, advantages, mask, clip=Clip(low=0.1, high=0.1, dual=1.1), weights_bt=weights
         ),
-        **reference_sums(logprobs, zero, mask, "kl_reference"),
+        **reference_sums(logprobs, zero, mask, "reference_kl"),
         **value_sums(values, returns, returns, mask, clip=0.4),
     }
 
 
 def test_what_a_step_of_four_tokens_says() -> None:
-    found = means(totals(sums(slice(0, 2))))
+    found = asdict(means(totals(sums(slice(0, 2)))))
     assert found == pytest.approx(
         {
             # 0.8 with a negative advantage and 3.0 with a positive one; 1.2 may still come down.
@@ -49,12 +50,12 @@ def test_what_a_step_of_four_tokens_says() -> None:
             "dual_clip_fraction": 0.25,
             "value_clip_fraction": 1.0,
             "kl": (6.0 - 4 - math.log(1.2 * 0.8 * 3.0)) / 4,
-            "kl_reference": (1 / 1.2 + 1 / 0.8 + 1 + 1 / 3 - 4 + math.log(1.2 * 0.8 * 3.0)) / 4,
+            "reference_kl": (1 / 1.2 + 1 / 0.8 + 1 + 1 / 3 - 4 + math.log(1.2 * 0.8 * 3.0)) / 4,
             "entropy": 0.25,
             "ratio": 1.5,
-            "ratio_ess": 0.745033,
             "off_policy_weight": 1.0,
-            "off_policy_ess": 16 / (4 * 6),
+            "effective_sample_size": 16 / (4 * 6),
+            "teacher_kl": None,
             # The returns' variance is 1.25, the errors' .25.
             "explained_variance": 0.8,
         },
@@ -62,11 +63,18 @@ def test_what_a_step_of_four_tokens_says() -> None:
     )
 
 
+def test_without_a_correction_the_ratios_tell_the_effective_sample_size() -> None:
+    uncorrected = {name: total for name, total in totals(sums(slice(0, 2))).items() if not name.startswith("weight")}
+    assert means(uncorrected).effective_sample_size == pytest.approx(0.745033, abs=1e-6)
+
+
 def test_parts_add_up_to_the_whole() -> None:
-    whole = means(totals(sums(slice(0, 2))))
-    assert means(totals(sums(slice(0, 1)), sums(slice(1, 2)))) == pytest.approx(whole)
+    whole = asdict(means(totals(sums(slice(0, 2)))))
+    assert asdict(means(totals(sums(slice(0, 1)), sums(slice(1, 2))))) == pytest.approx(whole)
     empty = {name: torch.zeros((), dtype=torch.float64) for name in sums(slice(0, 1))}
-    assert all(math.isfinite(x) for x in means(totals(empty)).values()), "a step whose every token is masked"
+    assert all(math.isfinite(x) for x in asdict(means(totals(empty))).values() if x is not None), (
+        "a step whose every token is masked"
+    )
 
 
 def test_the_kl_to_the_sampler_is_on_average_that_of_the_sampler_to_the_trained_policy() -> None:

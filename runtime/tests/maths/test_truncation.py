@@ -18,7 +18,7 @@ from rlhf_runtime.maths import truncation as module
 from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
 from rlhf_runtime.maths.policy_loss import Clip
 from rlhf_runtime.maths.truncation import Truncation, cutoffs, without
-from rlhf_runtime.training.learner import Learner
+from rlhf_runtime.training.learner import Learner, StepFigures
 from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.objective import Mean, PolicyObjective
 from rlhf_runtime.training.optimized import AdamWParameters, OptimizedModel
@@ -193,8 +193,8 @@ def sampled(truncation: Truncation | None) -> list[Rollout]:
     return rollouts
 
 
-def first_step(rollouts: list[Rollout], truncation: Truncation | None) -> dict[str, float]:
-    """Metrics of a learner with the model that sampled."""
+def first_step(rollouts: list[Rollout], truncation: Truncation | None) -> StepFigures:
+    """Figures of a learner with the model that sampled."""
     ones = [Experience(rollout=r, reward=1.0, advantages=np.ones(len(r.logprobs), np.float32)) for r in rollouts]
     optimizer = AdamWParameters(schedule=Schedule(peak=1e-3))
     actor = OptimizedModel(make_model(), optimizer, SingleProcess(), torch.float32)
@@ -204,7 +204,7 @@ def first_step(rollouts: list[Rollout], truncation: Truncation | None) -> dict[s
     found = learner.step([batch])
     again = replace(OBJECTIVE, truncation=truncation, old="Recomputed")
     actor = OptimizedModel(make_model(), optimizer, SingleProcess(), torch.float32)
-    assert Learner(actor, again).step([recomputed])["ratio"] == pytest.approx(1, abs=1e-6)
+    assert Learner(actor, again).step([recomputed]).ratio == pytest.approx(1, abs=1e-6)
     return found
 
 
@@ -222,10 +222,10 @@ def test_the_ratio_of_an_unchanged_policy_is_one_and_without_the_correction_the_
         masses += ((logits / SAMPLING.temperature).softmax(-1) * inside).sum(-1).tolist()
     assert np.mean(masses) < 0.97
     ours, untruncated = first_step(rollouts, truncation), first_step(rollouts, None)
-    assert ours["ratio"] == pytest.approx(1, abs=1e-6)
-    assert ours["kl"] == pytest.approx(0, abs=1e-6)
-    assert untruncated["ratio"] == pytest.approx(np.mean(masses), abs=1e-5)
-    assert ours["entropy"] < untruncated["entropy"]
+    assert ours.ratio == pytest.approx(1, abs=1e-6)
+    assert ours.kl == pytest.approx(0, abs=1e-6)
+    assert untruncated.ratio == pytest.approx(np.mean(masses), abs=1e-5)
+    assert ours.entropy < untruncated.entropy
 
 
 def test_the_likeliest_token_alone_is_certain_and_trains_nothing() -> None:
@@ -234,7 +234,7 @@ def test_the_likeliest_token_alone_is_certain_and_trains_nothing() -> None:
     rollouts = sampled(one)
     assert all((rollout.logprobs == 0).all() for rollout in rollouts)
     assert len({tuple(rollout.completion_ids.tolist()) for rollout in rollouts}) <= 4, "a prompt's are all alike"
-    assert first_step(rollouts, one)["grad_norm"] == 0
+    assert first_step(rollouts, one).gradient_norm == 0
     whole, wide = sampled(None), sampled(Truncation(top_k=1000))
     assert [r.completion_ids.tolist() for r in whole] == [r.completion_ids.tolist() for r in wide]
 

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from learners import OBJECTIVES, PAD, adamw, make_experiences, make_learner, moments, split, take_step, taken, weights
+from learners import (
+    OBJECTIVES,
+    PAD,
+    adamw,
+    figures,
+    make_experiences,
+    make_learner,
+    moments,
+    split,
+    take_step,
+    taken,
+    weights,
+)
 from rlhf_runtime.experience.batch import Batch, collate
 from rlhf_runtime.experience.rollout import Experience, Rollout
 from rlhf_runtime.training.learner import NonFiniteError
@@ -18,6 +30,7 @@ from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.merge import whitened
 from rlhf_runtime.training.optimized import OptimizedModel
 from rlhf_runtime.training.strategy import DataParallel, SingleProcess
+from rlhf_runtime.training.trainer import training_figures
 from torch import Tensor
 
 
@@ -33,7 +46,7 @@ def assert_same_step(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
 def test_micro_batches_do_not_change_the_step(sizes: tuple[int, ...], name: str) -> None:
     whole = take_step(make_learner(name), make_experiences())
     parts = take_step(make_learner(name), *split(make_experiences(), *sizes))
-    assert whole[0]["grad_norm"] > 1e-2
+    assert whole[0]["gradient_norm"] > 1e-2
     assert whole[0]["samples"] == 12
     assert_same_step(parts, whole)
 
@@ -149,7 +162,7 @@ def test_a_learning_rate_of_zero_leaves_the_weights_equal() -> None:
     learner = make_learner(optimizer=adamw(0.0, weight_decay=0.1))
     before = weights(learner)
     found, _ = take_step(learner, make_experiences())
-    assert found["grad_norm"] > 0
+    assert found["gradient_norm"] > 0
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
 
 
@@ -160,7 +173,7 @@ def test_the_rate_warms_up_and_the_gradient_is_bounded() -> None:
         found, gradients = take_step(learner, make_experiences())
         rates.append(found["learning_rate"])
         norm = torch.stack([g.norm() for g in gradients.values()]).norm()
-        assert found["grad_norm"] > 0.01
+        assert found["gradient_norm"] > 0.01
         assert float(norm) == pytest.approx(0.01, rel=1e-3)
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
 
@@ -205,7 +218,7 @@ def test_the_step_raises_what_was_rewarded_and_lowers_what_was_not() -> None:
         replace(experience, advantages=np.full_like(experience.advantages, sign))
         for experience, sign in zip(make_experiences(2), (1, -1), strict=True)
     )
-    losses = [learner.step([collate([good, bad], PAD)])["loss"] for _ in range(3)]
+    losses = [learner.step([collate([good, bad], PAD)]).loss for _ in range(3)]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -214,11 +227,12 @@ def test_recomputed_log_probs_are_the_policys_own_and_the_first_ratio_is_one() -
     batch = collate(make_experiences(), PAD)
     recomputed = replace(batch, old_logprobs=learner.logprobs(batch))
     found = learner.step([recomputed], version=4)
-    assert found["ratio"] == pytest.approx(1, abs=1e-6)
-    assert found["off_policy_weight"] > 0
+    assert found.ratio == pytest.approx(1, abs=1e-6)
+    assert found.off_policy_weight is not None
+    assert found.off_policy_weight > 0
     # Without them the step takes its own, which at this point are the same.
     again = make_learner("corrected, with KL and teacher").step([batch], version=4)
-    assert again == pytest.approx(found, abs=1e-6)
+    assert figures(again) == pytest.approx(figures(found), abs=1e-6)
 
 
 @pytest.mark.parametrize(("value", "update", "moved"), [(1.0, 6e-4, 0.94), (0.02, 1e-6, 0.0199)])
@@ -238,3 +252,14 @@ def test_small_steps_are_kept_by_fp32_masters_though_bfloat16_computes(
     assert layer.weight.dtype == torch.float32
     assert layer.weight.item() == pytest.approx(moved, rel=1e-2)
     assert torch.tensor(value, dtype=torch.bfloat16) - update == torch.tensor(value, dtype=torch.bfloat16)
+
+
+def test_the_figures_of_an_episode_are_means_over_its_steps_and_finite() -> None:
+    learner = make_learner("PPO")
+    steps = [learner.step([collate(make_experiences(), PAD)], version=4) for _ in range(2)]
+    found = training_figures(steps)
+    assert found.kl == pytest.approx((steps[0].kl + steps[1].kl) / 2)
+    assert found.value_loss is not None
+    assert found.teacher_kl is None
+    with pytest.raises(NonFiniteError, match="the figures of an episode: kl: .*finite number"):
+        training_figures([replace(steps[0], kl=float("inf"))])

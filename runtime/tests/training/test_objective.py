@@ -131,7 +131,7 @@ def test_a_kl_in_the_reward_is_no_term_of_the_loss(tmp_path: Any) -> None:
     objective = policy_objective(config(tmp_path, **settings))
     loss, sums = objective.share(torch.tensor(LOGPROBS), torch.tensor(ENTROPY), batch(), version=4, denominator=4.0)
     assert float(loss) == pytest.approx(expected(), rel=1e-5)
-    assert "kl_reference" in sums, "it is reported"
+    assert "reference_kl" in sums, "it is reported"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_two_ranks_in_bfloat16_take_steps_near_those_of_one_process(name: str, t
         # Measured: 0.0004 of the losses, 0.0012 of the gradients' norms.
         for key in ("loss", "kl", "entropy"):
             assert steps.metrics[0][key] == pytest.approx(wanted[key], abs=2e-3), key
-        assert steps.metrics[0]["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=5e-3)
+        assert steps.metrics[0]["gradient_norm"] == pytest.approx(wanted["gradient_norm"], rel=5e-3)
         assert all(tensor.dtype == torch.float32 for tensor in steps.weights.values())
 
 
@@ -118,4 +118,4 @@ def assert_same_steps(ranks: list[Steps], wanted: Steps) -> None:
         for key, tensor in steps.weights.items():
             torch.testing.assert_close(tensor, wanted.weights[key], rtol=0, atol=1e-6)
     # The weights have moved by far more than what they may differ.
-    assert wanted.metrics[0]["grad_norm"] > 1e-2
+    assert wanted.metrics[0]["gradient_norm"] > 1e-2
