@@ -54,6 +54,27 @@ def write_model(folder: Path, family: str = "llama", *, head: str = "lm", seed: 
     return folder
 
 
+def add_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Store more tensors in the model's folder."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | weights, file, metadata={"format": "pt"})
+
+
+def write_adapter(folder: Path) -> None:
+    """Put an adapter that changes much into the folder of a language model, beside its weights."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(r=2, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_B" in name:
+                parameter.fill_(0.5)
+    model.save_pretrained(folder)
+
+
 def padded(rows: list[list[int]], width: int, side: str, pad: int = 0) -> dict[str, torch.Tensor]:
     """input_ids, attention_mask and position_ids, all [rows, width], as batches have them."""
     ids = torch.full((len(rows), width), pad)

@@ -13,15 +13,21 @@ from rlhf_runtime.completing.completion import ModelViews
 from rlhf_runtime.experience.batch import Rows, rows_of
 from rlhf_runtime.experience.rollout import Float32Array, Rollout
 from rlhf_runtime.maths.logprobs import token_logprobs
+from rlhf_runtime.maths.vocabulary import Vocabulary
 from rlhf_runtime.models.forwards import TOKENS_AT_ONCE, completion_logits, completion_values, passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenModels:
-    """The models that complete experiences and are not trained here; `temperature` is the sampler's."""
+    """The models that complete experiences and are not trained here.
+
+    `temperature` is the sampler's, and so is `vocabulary`: log-probs are of what the policy may say, whatever rows
+    these models' own embeddings have beyond it.
+    """
 
     pad_id: int
     temperature: float
+    vocabulary: Vocabulary | None = None
     reference: nn.Module | None = None
     teacher: nn.Module | None = None
     critic: nn.Module | None = None
@@ -36,7 +42,9 @@ class FrozenModels:
 
     def _logprobs(self, model: nn.Module, rollouts: Sequence[Rollout]) -> list[Float32Array]:
         def of_rows(rows: Rows) -> Tensor:
-            return token_logprobs(completion_logits(model, rows), rows.completion_ids, self.temperature)
+            return token_logprobs(
+                completion_logits(model, rows), rows.completion_ids, self.temperature, vocabulary=self.vocabulary
+            )
 
         return self._in_passes(model, rollouts, of_rows, after=0)
 

@@ -13,6 +13,7 @@ from rlhf_runtime.engines.engine import Sampling
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.maths.truncation import Truncation
+from rlhf_runtime.models.tokenizer import decoder_of, vocabulary_of
 
 E = TypeVar("E", bound=TransformersEngine)
 
@@ -23,10 +24,6 @@ def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Pat
     `make` gets the options of a TransformersEngine. Raises RunFailure ModelInvalid (permanent) for a model that the
     engine cannot decode with, or cannot quantise.
     """
-
-    def decode(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
     options: dict[str, Any] = {}
     try:
         if config.makers.quantization == "Int8":
@@ -38,7 +35,8 @@ def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Pat
         return make(
             end_ids=end_ids(tokenizer, folder, config.rollout.stop_token_ids),
             max_rows=config.max_batch_samples,
-            decode=decode,
+            decode=decoder_of(tokenizer),
+            vocabulary=vocabulary_of(tokenizer),
             **options,
         )
     except ValueError as error:

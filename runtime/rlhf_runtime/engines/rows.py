@@ -47,7 +47,7 @@ class Rows:
         self.done[sources] = True
 
     def draw(self, logits_rv: Tensor, temperature: float, truncation: Truncation | None, end_ids: Tensor) -> None:
-        """Draw the next token of each of the first r rows from what the model says of them."""
+        """Draw the next token of each of the first r rows from the logits of the ids that may be drawn."""
         width, max_new_tokens = len(logits_rv), self.uniforms.shape[1]
         counts, done = self.counts[:width], self.done[:width]
         probs_rv = probabilities(logits_rv, temperature, truncation)

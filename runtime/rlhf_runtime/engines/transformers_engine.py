@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from rlhf_runtime.engines.draws import uniforms
-from rlhf_runtime.engines.ends import Decode, StopStrings
+from rlhf_runtime.engines.ends import StopStrings
 from rlhf_runtime.engines.engine import Hook, Request, Sampling
 from rlhf_runtime.engines.recorded_steps import RecordedSteps
 from rlhf_runtime.engines.row_cache import RowCache
@@ -24,9 +24,11 @@ from rlhf_runtime.engines.seating import Placement, Seating
 from rlhf_runtime.experience.batch import rows_of
 from rlhf_runtime.experience.rollout import Float32Array, Group, Int32Array, Rollout
 from rlhf_runtime.maths.logprobs import token_logprobs
+from rlhf_runtime.maths.vocabulary import Vocabulary
 from rlhf_runtime.models.forwards import completion_logits
 from rlhf_runtime.models.policy_weights import load_weights
 from rlhf_runtime.models.shared_prompts import cache_parameter
+from rlhf_runtime.models.tokenizer import Decode
 
 AsHeld = Callable[[nn.Module, Mapping[str, Tensor]], Mapping[str, Tensor]]
 
@@ -69,7 +71,8 @@ class TransformersEngine:
     does not depend on what shares its batch (up to the rounding of the logits). Weights loaded between steps are
     used from the next token on, with the cached keys and values of earlier tokens kept; every token records the
     version that drew it. `as_held` turns weights that come into the form that the model holds them in (int8).
-    `decode` gives the text of tokens, where stop strings are wanted. `look_every`: steps between two looks at who has
+    `decode` gives the text of tokens, where stop strings are wanted. Ids that the `vocabulary` does not have are never
+    drawn; without one, every row of the embedding may be. `look_every`: steps between two looks at who has
     ended, by default 1 on CPU and more on GPU; it changes no sample, unless weights are loaded between steps: a sample
     that waits for a row begins later.
 
@@ -87,6 +90,7 @@ class TransformersEngine:
         prefill_tokens: int = PREFILL_TOKENS,
         as_held: AsHeld = lambda model, state: state,
         decode: Decode | None = None,
+        vocabulary: Vocabulary | None = None,
         look_every: int | None = None,
     ) -> None:
         _refuse_other_attention(model)
@@ -99,6 +103,7 @@ class TransformersEngine:
         self._prefill_tokens = prefill_tokens
         self._as_held = as_held
         self._decode = decode
+        self._vocabulary = None if vocabulary is None else vocabulary.to(self._device)
         self._look_every = look_every or (_GPU_STEPS if self._device.type == "cuda" else 1)
         config: Any = model.config
         self._layers = int(config.get_text_config().num_hidden_layers)
@@ -125,7 +130,10 @@ class TransformersEngine:
         for rollout in rollouts:
             rows = rows_of([rollout], pad_id=0).to(self._device)
             logits = completion_logits(self._model, rows)
-            found.append(token_logprobs(logits, rows.completion_ids, sampling.temperature, sampling.truncation)[0])
+            of_row = token_logprobs(
+                logits, rows.completion_ids, sampling.temperature, sampling.truncation, self._vocabulary
+            )
+            found.append(of_row[0])
         return [logprobs.cpu().numpy() for logprobs in found]
 
     @torch.inference_mode()
@@ -301,6 +309,8 @@ class _Generation:
             mask = torch.where(mask, self._engine._zero, -torch.inf)[:, None, None, :]
         self._cache.look_at(width, columns, positions.squeeze(-1))
         logits = self._forward(self._rows.tokens[:width], mask, positions, self._cache)
+        if self._engine._vocabulary is not None:
+            logits = self._engine._vocabulary.known(logits)
         sampling = self._sampling
         self._rows.draw(logits, sampling.temperature, sampling.truncation, self._engine._end_tokens)
 
@@ -330,7 +340,10 @@ class _Generation:
         ended = []
         for i, row in enumerate(alive):
             sample, length = self._samples[self._seating.sample_of_row[row]], counts[i]
-            stopped = None if self._stop is None else self._stop.length(drawn[i, :length].tolist(), sample.looked_at)
+            stopped = None
+            if self._stop is not None:
+                prompt = self._requests[sample.request].prompt_ids.tolist()
+                stopped = self._stop.length(prompt, drawn[i, :length].tolist(), sample.looked_at)
             sample.looked_at = length
             if done[i] or stopped is not None:
                 length = stopped or length

@@ -18,7 +18,7 @@ from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.models.reward_scorer import load_reward_scorer
 from rlhf_runtime.models.role_models import refresh_every_episodes, role_models
-from rlhf_runtime.models.tokenizer import load_tokenizer, pad_id
+from rlhf_runtime.models.tokenizer import load_tokenizer, pad_id, vocabulary_of
 from rlhf_runtime.preflight.gpus import check_own_gpus
 from rlhf_runtime.preflight.limits import check_own_memory
 from rlhf_runtime.rewards.runner import RewardRunner
@@ -61,6 +61,7 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
         FrozenModels(
             pad_id=pad_id(tokenizer),
             temperature=config.rollout.temperature,
+            vocabulary=vocabulary_of(tokenizer),
             reference=beside.get(REFERENCE),
             teacher=beside.get("teacher"),
             critic=beside.get(CRITIC),

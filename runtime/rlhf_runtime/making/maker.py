@@ -19,6 +19,7 @@ from rlhf_runtime.engines.engine import Engine, Request, Sampling
 from rlhf_runtime.experience.buffer import ExperienceGroup
 from rlhf_runtime.experience.messages import GroupSummary, LogprobGap, ShownRollout, Task
 from rlhf_runtime.experience.rollout import Group, Rollout
+from rlhf_runtime.models.tokenizer import decoder_of, text_after
 from rlhf_runtime.rewards.batch import RewardScores, Tokens
 from rlhf_runtime.rewards.runner import RewardRunner
 from rlhf_runtime.weight_sync.manifest import Manifest, Order
@@ -60,7 +61,7 @@ class Maker:
         self._receiver = receiver
         self._rewards = rewards
         self._evaluation_rewards = evaluation_rewards or rewards
-        self._tokenizer = tokenizer
+        self._decode = decoder_of(tokenizer)
         self._settings = settings
         self._models = models
         self._engine_lock = threading.Lock()
@@ -158,11 +159,11 @@ class Maker:
         return [(scores.of(part), texts[part]) for part in _parts(groups)]
 
     def _text(self, rollout: Rollout) -> str:
+        """What the completion says after its prompt."""
         # The chosen end token is not text; any other special token is something the policy has said.
         ids = rollout.completion_ids
         ids = ids[:-1] if int(ids[-1]) in self._settings.end_ids else ids
-        text: str = self._tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return text_after(self._decode, rollout.prompt_ids.tolist(), ids.tolist())
 
     def _completed(
         self,

@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from rlhf_runtime.models.factory import from_factory
-from rlhf_runtime.models.lora import ADAPTER_CONFIG, attach_adapters, has_adapters, load_adapter, save_adapter
-from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.lora import attach_adapters, has_adapters, load_adapter, save_adapter
 from rlhf_runtime.models.padding import TESTED, check_padding
 from rlhf_runtime.models.policy import save_plain
 from rlhf_runtime.models.policy_weights import model_weights, published_weights
 from rlhf_runtime.models.pretrained import invalid, load_pretrained, on_device
+from rlhf_runtime.models.stored_weights import LANGUAGE_HEADS
 
 HEAD = "score"
+#: What a critic may begin without.
+FRESH = (f"{HEAD}.weight",)
 _INNER = "model."
 
 
@@ -42,7 +44,15 @@ def load_scores(folder: Path, dtype: str, field: str, fresh: Collection[str] = (
 
     Raises RunFailure ModelInvalid, also for a family that has no plain head upon a decoder.
     """
-    inner: Any = load_pretrained(AutoModelForSequenceClassification, folder, dtype, field, fresh=fresh, num_labels=1)
+    inner: Any = load_pretrained(
+        AutoModelForSequenceClassification,
+        folder,
+        dtype,
+        field,
+        fresh=fresh,
+        spare=LANGUAGE_HEADS,
+        num_labels=1,
+    )
     family = inner.config.model_type
     if not isinstance(getattr(inner, HEAD, None), nn.Linear):
         raise invalid(
@@ -56,24 +66,32 @@ def load_scores(folder: Path, dtype: str, field: str, fresh: Collection[str] = (
     return loaded
 
 
-def load_critic(model: Model, folder: Path, dtype: str, *, role: str = "critic", lora: Lora | None = None) -> nn.Module:
+def load_critic(
+    model: Model,
+    folder: Path,
+    dtype: str,
+    *,
+    role: str = "critic",
+    lora: Lora | None = None,
+    resume: Path | None = None,
+) -> nn.Module:
     """The critic in `folder`, parameters in `dtype`; values are exactly 0 at first if the folder has no head.
 
-    `folder` is the local one of `model.uri`, or one that `save_critic` wrote. `role` is the field of `spec.models`
-    that `model` is. On a GPU where there is one. Raises RunFailure ModelInvalid.
+    `folder` is the local one of `model.uri`; `resume` is one that `save_critic` wrote for a resume, whose weights then
+    take the place of the folder's. `role` is the field of `spec.models` that `model` is. On a GPU where there is one.
+    Raises RunFailure ModelInvalid.
     """
     field = f"models.{role}"
+    # A resume with adapters has these and the head alone.
+    whole = resume if lora is None else None
     if model.factory is not None:
-        source = model_folder(model.uri, field).path
-        module = from_factory(model.factory, source, dtype, "critic", None if source == folder else folder)
-        return on_device(module)
-    resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
-    base = model_folder(model.uri, field).path if resumed_adapter else folder
-    inner = load_scores(base, dtype, field, fresh=(f"{HEAD}.weight",))
+        return on_device(from_factory(model.factory, folder, dtype, "critic", whole))
+    # What is resumed has had a head, whatever it began with.
+    inner = load_scores(whole or folder, dtype, field, fresh=() if whole else FRESH)
     if lora is not None:
         attach_adapters(inner, lora, field, head=HEAD)
-        if resumed_adapter:
-            load_adapter(inner, folder, field)
+        if resume is not None:
+            load_adapter(inner, resume, field)
     return on_device(Critic(inner))
 
 

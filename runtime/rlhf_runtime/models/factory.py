@@ -1,6 +1,6 @@
 """Models that the user's own code builds: `models.*.factory`, called as ``f(path, dtype, role) -> nn.Module``.
 
-path    the local folder of `models.*.uri`, or of the checkpoint that is resumed
+path    the local folder of `models.*.uri`
 dtype   "float32" or "bfloat16": the number format of every floating-point parameter
 role    "actor", "reference" and "teacher": forward(input_ids, attention_mask, position_ids, use_cache,
         logits_to_keep, cache) -> an object with `.logits` [B, logits_to_keep, vocabulary], as transformers'

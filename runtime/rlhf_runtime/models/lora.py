@@ -20,7 +20,6 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_runtime.models.pretrained import invalid
 
-ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 #: The heads are trained whole, or not at all: an adapter on a tied head would change the embedding.
 HEADS = ("lm_head", "embed_out", "score", "classifier")

@@ -1,37 +1,40 @@
 """What can be told about a model's folder without loading its weights."""
 
 import json
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rlhf_api.conditions import MODEL_INVALID, SOURCE_UNREACHABLE
+from safetensors import SafetensorError, safe_open
 
 from rlhf_runtime.data.locations import LocationError, file_sizes, local_path
 from rlhf_runtime.data.nearest_name import did_you_mean
 from rlhf_runtime.failures import RunFailure
+from rlhf_runtime.models.positions import positions
 
 _CONFIG = "config.json"
+#: What peft writes for adapters. Beside a model's whole weights it is no part of the model.
+ADAPTER_CONFIG = "adapter_config.json"
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 #: What a folder has beside its weights: config, tokenizer, chat template, a model's own code.
 _SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
-#: Where model families keep the number of positions they have.
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
     """A folder as ``save_pretrained`` writes it, found complete.
 
-    context     positions the model has, None if its config does not say
+    context     most tokens that a text may have, None if its config does not say
+    limited     why these are fewer than the model has positions, for messages; "" where they are not
     vocabulary  rows of its embedding, None if its config does not say
     """
 
     path: Path
     context: int | None
+    limited: str = ""
     vocabulary: int | None
 
 
@@ -56,9 +59,11 @@ def model_folder(uri: str, field: str, *, weights: bool = True) -> ModelFolder:
     # A model with several parts keeps its language model's numbers one level down.
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert text is not None
+    context, limited = positions(text)
     return ModelFolder(
         path=path,
-        context=next((text[key] for key in _CONTEXT_KEYS if isinstance(text.get(key), int)), None),
+        context=context,
+        limited=limited,
         vocabulary=text["vocab_size"] if isinstance(text.get("vocab_size"), int) else None,
     )
 
@@ -94,15 +99,15 @@ def _weight_files(uri: str, path: Path, field: str) -> list[str]:
 
 
 def _check_safetensors(shard: Path, field: str) -> None:
-    # A file of this format starts with its header's length; a Git LFS pointer or a cut download does not fit it.
-    size = shard.stat().st_size
-    with shard.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        opening = file.read(1)
-    if 8 + length > size or opening != b"{":
-        pointer = " (it looks like a Git LFS pointer: fetch the file itself)" if start == b"version " else ""
-        _invalid(f"{field}.uri: {shard} ({size} bytes) is not a safetensors file{pointer}")
+    try:
+        with safe_open(shard, "np"):
+            return
+    except (OSError, SafetensorError) as error:
+        with shard.open("rb") as file:
+            is_pointer = file.read(8) == b"version "
+        pointer = " (it looks like a Git LFS pointer: fetch the file itself)" if is_pointer else ""
+        size = shard.stat().st_size
+        _invalid(f"{field}.uri: {shard} ({size} bytes) is not a whole safetensors file: {error}{pointer}", error)
 
 
 def _json(path: Path, field: str) -> dict[str, Any]:

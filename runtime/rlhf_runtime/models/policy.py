@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_runtime.models.factory import from_factory
-from rlhf_runtime.models.lora import ADAPTER_CONFIG, attach_adapters, has_adapters, load_adapter, save_adapter
-from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.lora import attach_adapters, has_adapters, load_adapter, save_adapter
 from rlhf_runtime.models.padding import TESTED, check_policy
 from rlhf_runtime.models.policy_weights import model_weights, published_weights
 from rlhf_runtime.models.pretrained import load_pretrained, on_device
@@ -24,29 +23,29 @@ def load_policy(
     *,
     role: str = "actor",
     lora: Lora | None = None,
+    resume: Path | None = None,
     place: Callable[[nn.Module], nn.Module] = on_device,
 ) -> nn.Module:
     """The causal language model in `folder`, with its parameters in `dtype` ("float32", "bfloat16").
 
-    `folder` is the local one of `model.uri`, or one that `save_policy` wrote. With `lora` only adapters are trained;
-    makers load without it. `place` brings it to where it computes: a GPU where there is one. Raises RunFailure
-    ModelInvalid.
+    `folder` is the local one of `model.uri`; `resume` is one that `save_policy` wrote for a resume, whose weights then
+    take the place of the folder's. With `lora` only adapters are trained; makers load without it. `place` brings the
+    model to where it computes: a GPU where there is one. Raises RunFailure ModelInvalid.
     """
     field = f"models.{role}"
-    resumed_adapter = lora is not None and (folder / ADAPTER_CONFIG).is_file()
-    base = model_folder(model.uri, field).path if resumed_adapter or model.factory else folder
+    # A resume with adapters has these alone.
+    whole = resume if lora is None else None
     if model.factory is not None:
-        saved = None if resumed_adapter or base == folder else folder
-        module = from_factory(model.factory, base, dtype, role, saved)
+        module = from_factory(model.factory, folder, dtype, role, whole)
     else:
-        module = load_pretrained(AutoModelForCausalLM, base, dtype, field)
+        module = load_pretrained(AutoModelForCausalLM, whole or folder, dtype, field)
         family = str(getattr(module.config, "model_type", ""))
         if family not in TESTED:
             check_policy(module, f"{field}.uri", family)
     if lora is not None:
         attach_adapters(module, lora, field)
-        if resumed_adapter:
-            load_adapter(module, folder, field)
+        if resume is not None:
+            load_adapter(module, resume, field)
     return place(module)
 
 

@@ -1,7 +1,9 @@
 """A transformers model from a folder, complete or not at all."""
 
+import contextlib
 import json
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,55 +13,72 @@ from torch import nn
 from transformers import AutoConfig
 
 from rlhf_runtime.failures import RunFailure, first_words
+from rlhf_runtime.models.model_folder import ADAPTER_CONFIG
+from rlhf_runtime.models.stored_weights import refuse_misfit
 
 #: Nothing from a network, and no code out of a folder: asked whether to, transformers would wait for a keyboard.
 FROM_FILES = {"local_files_only": True, "trust_remote_code": False}
 
 
 def load_pretrained(
-    auto_class: Any, folder: Path, dtype: str, field: str, *, fresh: Collection[str] = (), **config_changes: Any
+    auto_class: Any,
+    folder: Path,
+    dtype: str,
+    field: str,
+    *,
+    fresh: Collection[str] = (),
+    spare: Collection[str] = (),
+    **config_changes: Any,
 ) -> nn.Module:
     """The model in `folder` as `auto_class` builds it, parameters in `dtype` ("float32", "bfloat16"), on the CPU.
 
     Dropout is off in its configuration: a log-probability must be the same in every forward with the same weights.
-    Attention is sdpa where transformers has it for the family, eager otherwise. Nothing is fetched from a network.
-    `fresh` names weights that may be missing and are then zero; any other that is missing, or has another shape than
-    its configuration says, is RunFailure ModelInvalid (permanent): transformers would fill it with random numbers. So
-    is one that is not finite.
+    Attention is sdpa where transformers has it for the family, eager otherwise. Nothing is fetched from a network, and
+    an adapter that lies beside the weights is left alone.
+
+    `fresh` names weights that may be missing and are then zero, `spare` top-level layers whose weights may be left
+    over. Raises RunFailure ModelInvalid (permanent) for any other weight that is missing (transformers would fill it
+    with random numbers), left over (it would drop it) or of another shape than the configuration says, and for one
+    with numbers that are not finite.
     """
     try:
         config = without_dropout(AutoConfig.from_pretrained(str(folder), **FROM_FILES, **config_changes))
-        model, found = auto_class.from_pretrained(
-            str(folder),
-            config=config,
-            dtype=getattr(torch, dtype),
-            **FROM_FILES,
-            output_loading_info=True,
-            # Told below, by name and shapes: transformers says it in a table of its log only.
-            ignore_mismatched_sizes=True,
-        )
+        with _without_adapter(folder) as path:
+            model, report = auto_class.from_pretrained(
+                str(path),
+                config=config,
+                dtype=getattr(torch, dtype),
+                **FROM_FILES,
+                output_loading_info=True,
+                # Refused below, by name and shapes: transformers says it in a table of its log only.
+                ignore_mismatched_sizes=True,
+            )
     except Exception as error:
         # transformers says what is wrong with a folder by many kinds of exception.
         raise invalid(f"{field}.uri: {folder} cannot be loaded: {refusal(folder, error)}") from error
-    for name, stored, expected in sorted(found["mismatched_keys"]):
-        raise invalid(
-            f"{field}.uri: {name} in {folder} has shape {list(stored)}, expected {list(expected)} by its config.json"
-            f"{' with ' + str(config_changes) if config_changes else ''}"
-        )
-    missing = sorted(set(found["missing_keys"]) - set(fresh))
-    if missing:
-        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-        raise invalid(
-            f"{field}.uri: {folder} does not have all weights of a {type(model).__name__}: missing {shown}; "
-            "they would be random"
-        )
-    for name in set(found["missing_keys"]) & set(fresh):
+    model.name_or_path = model.config.name_or_path = str(folder)
+    refuse_misfit(report, type(model).__name__, folder, field, fresh=fresh, spare=spare)
+    for name in set(report["missing_keys"]) & set(fresh):
         nn.init.zeros_(model.get_parameter(name))
     bad = next((name for name, parameter in model.named_parameters() if not _finite(parameter)), None)
     if bad is not None:
         raise invalid(f"{field}.uri: {bad} in {folder} has numbers that are not finite: the model cannot say anything")
     loaded: nn.Module = model
     return loaded
+
+
+@contextlib.contextmanager
+def _without_adapter(folder: Path) -> Iterator[Path]:
+    """The folder without an adapter's configuration, which transformers would follow, putting the adapter's weights
+    upon the model's."""
+    if not (folder / ADAPTER_CONFIG).is_file():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as links:
+        for entry in folder.iterdir():
+            if entry.name != ADAPTER_CONFIG:
+                (Path(links) / entry.name).symlink_to(entry.absolute())
+        yield Path(links)
 
 
 def _finite(parameter: nn.Parameter) -> bool:

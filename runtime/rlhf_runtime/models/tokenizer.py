@@ -1,14 +1,22 @@
 """A model's tokenizer, from its folder."""
 
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from rlhf_api.conditions import MODEL_INVALID
 
 from rlhf_runtime.failures import RunFailure, first_words
+from rlhf_runtime.maths.vocabulary import Vocabulary
 from rlhf_runtime.models.model_folder import ModelFolder
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+#: The text of token ids.
+Decode = Callable[[Sequence[int]], str]
+#: Tokens before a completion that its text may depend on: those of a character that is spread over several, and a few.
+_NEAR = 8
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -44,6 +52,32 @@ def load_tokenizer(uri: str, model: ModelFolder) -> Any:
             f"embedding {model.vocabulary} (vocab_size in config.json): they do not belong together"
         )
     return tokenizer
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """The ids that have a token."""
+    return Vocabulary.of(set(tokenizer.get_vocab().values()))
+
+
+def decoder_of(tokenizer: Any) -> Decode:
+    """What gives the text of tokens, special ones included."""
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return decode
+
+
+def text_after(decode: Decode, before: Sequence[int], ids: Sequence[int]) -> str:
+    """What `ids` say after the tokens `before`: the text of both less that of the first.
+
+    Not the text of `ids` alone: tokenizers such as SentencePiece leave out a space at the beginning of a text, and a
+    character may begin in one token and end in the next.
+    """
+    near = before[-_NEAR:]
+    first, whole = decode(near), decode([*near, *ids])
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, whole, strict=False))
+    return whole[sum(1 for _ in same) :]
 
 
 def _invalid(message: str) -> RunFailure:

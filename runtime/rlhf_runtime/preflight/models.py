@@ -10,7 +10,8 @@ from rlhf_api.run import RunConfig
 
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.division import check_family
-from rlhf_runtime.models.model_folder import ModelFolder
+from rlhf_runtime.models.end_tokens import model_end_ids
+from rlhf_runtime.models.model_folder import ADAPTER_CONFIG, ModelFolder
 from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.models.role_models import Role, RoleModel, role_folders, role_models
 from rlhf_runtime.models.same_tokens import difference
@@ -40,7 +41,7 @@ def check_models(
 ) -> ModelFindings:
     """What needs the folders' content; `tokenizer` is the actor's. Raises RunFailure for the first that fails."""
     found = role_models(config)
-    notes = [*_end_notes(folders["actor"], tokenizer)]
+    notes = [*_end_notes(folders["actor"], tokenizer), *_adapter_notes(found, folders)]
     for role, each in found.items():
         if each.model.uri == config.models.actor.uri:
             check_context(each, folders[role], lengths)
@@ -71,7 +72,8 @@ def check_context(found: RoleModel, folder: ModelFolder, lengths: Lengths) -> No
         raise RunFailure(
             PROMPTS_INVALID,
             f"the longest prompt has {lengths.prompt} tokens and rollout.maxNewTokens is {lengths.completion}: "
-            f"together {total}, but {model} in {folder.path} ({found.field}) has {folder.context} positions",
+            f"together {total}, but {model} in {folder.path} ({found.field}) has {folder.context} positions"
+            f"{folder.limited}; lower prompts.maxPromptTokens or rollout.maxNewTokens",
             permanent=True,
         )
 
@@ -90,6 +92,17 @@ def _check_division(config: RunConfig, found: Mapping[Role, RoleModel], folders:
             for role in (role for role in roles if role in found):
                 description = json.loads((folders[role].path / "config.json").read_bytes())
                 check_family(description, ranks, found[role].field, by)
+
+
+def _adapter_notes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> list[str]:
+    """Which models have an adapter beside their weights, each field of the spec once."""
+    paths = {found[role].field: folder.path for role, folder in folders.items() if found[role].model.factory is None}
+    return [
+        f"{field}: {ADAPTER_CONFIG} in {path} is ignored: what its weights' files hold is the model; an adapter that "
+        "it still needs must be merged into them"
+        for field, path in paths.items()
+        if (path / ADAPTER_CONFIG).is_file()
+    ]
 
 
 def _sizes(found: Mapping[Role, RoleModel], folders: Mapping[Role, ModelFolder]) -> dict[Role, ModelSize]:
@@ -144,27 +157,12 @@ def _end_notes(folder: ModelFolder, tokenizer: Any) -> list[str]:
     notes = []
     if tokenizer.pad_token_id is None:
         notes.append(f"models.actor: the tokenizer has no pad token: batches are filled with the end token, id {end}")
-    others = [number for number in _ends_of_model(folder) if number != end]
+    ends, file = model_end_ids(folder.path)
+    others = [number for number in ends if number != end]
     if others:
         said = ", ".join(f"{number} ({tokenizer.convert_ids_to_tokens(number)!r})" for number in others)
         notes.append(
-            f"models.actor: generation_config.json also ends a text at token {said}; completions end there too, and "
-            f"not at {end} ({tokenizer.eos_token!r}) only"
+            f"models.actor: {file} also ends a text at token {said}; completions end there too, not only at {end} "
+            f"({tokenizer.eos_token!r})"
         )
     return notes
-
-
-def _ends_of_model(folder: ModelFolder) -> list[int]:
-    """Token ids by which generation_config.json ends a text. Raises RunFailure ModelInvalid."""
-    path = folder.path / "generation_config.json"
-    if not path.is_file():
-        return []
-    try:
-        named = json.loads(path.read_bytes()).get("eos_token_id")
-    except (OSError, ValueError, AttributeError) as error:
-        raise invalid(f"models.actor.uri: cannot read {path}, expected a JSON object: {error}") from error
-    ends = named if isinstance(named, list) else [] if named is None else [named]
-    wrong = [number for number in ends if type(number) is not int or number < 0]
-    if wrong:
-        raise invalid(f"models.actor.uri: eos_token_id in {path} is {named!r}, expected token ids")
-    return ends

@@ -10,16 +10,17 @@ from rlhf_api.models import Lora
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from rlhf_runtime.models.critic import FRESH
 from rlhf_runtime.models.lora import lora_candidates, target_modules
 from rlhf_runtime.models.model_folder import ModelFolder
 from rlhf_runtime.models.pretrained import FROM_FILES, invalid, refusal
 from rlhf_runtime.models.role_models import RoleModel
+from rlhf_runtime.models.stored_weights import LANGUAGE_HEADS, compared, refuse_misfit, stored_shapes
 from rlhf_runtime.preflight.memory import ModelSize
-from rlhf_runtime.preflight.weight_headers import stored_shapes
 
 
 def model_size(found: RoleModel, folder: ModelFolder) -> ModelSize | None:
-    """Build the role's model without weights, and check its head and LoRA targets against it.
+    """Build the role's model without weights, and check the stored weights and LoRA targets against it.
 
     None for a model that the user's own factory builds. Raises RunFailure ModelInvalid (permanent).
     """
@@ -27,7 +28,7 @@ def model_size(found: RoleModel, folder: ModelFolder) -> ModelSize | None:
         return None
     scores = found.role in ("reward", "critic")
     module = _build(found.field, folder, scores=scores)
-    _check_head(found, folder, module)
+    _check_weights(found, folder, module)
     whole = sum(parameter.numel() for parameter in module.parameters())
     head = module.get_output_embeddings()
     linear = sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear) and m is not head)
@@ -55,32 +56,19 @@ def _build(field: str, folder: ModelFolder, *, scores: bool) -> Any:
     return module
 
 
-def _check_head(found: RoleModel, folder: ModelFolder, module: Any) -> None:
-    """The weights above the body must be stored: transformers would make them random, and warn only."""
-    try:
-        shapes = stored_shapes(folder.path)
-    except ValueError as error:
-        raise invalid(f"{found.field}.uri: {error}") from error
+def _check_weights(found: RoleModel, folder: ModelFolder, module: Any) -> None:
+    """The stored weights are the module's; nothing where they cannot be told without loading them."""
+    shapes = stored_shapes(folder.path)
     if shapes is None:
         return
-    head = _head(module)
-    missing = sorted(name for name in head if name not in shapes)
-    if missing and found.role != "critic":
-        kind = type(module).__name__
-        also = " (a reward model is a sequence-classification model with one label)" if found.role == "reward" else ""
-        other = sorted({name.split(".")[0] for name in shapes})
-        raise invalid(
-            f"{found.field}.uri: {folder.path} has no {', '.join(missing)}, which a {kind} needs{also}; its weights "
-            f"are below {', '.join(other)}"
-        )
-    for name, parameter in head.items():
-        if name in shapes and shapes[name] != tuple(parameter.shape):
-            scores = found.role in ("reward", "critic")
-            labels = f": {shapes[name][0]} labels, expected 1" if scores and shapes[name] else ""
-            raise invalid(
-                f"{found.field}.uri: {name} in {folder.path} has shape {list(shapes[name])}, expected "
-                f"{list(parameter.shape)}{labels}"
-            )
+    refuse_misfit(
+        compared(module, shapes),
+        type(module).__name__,
+        folder.path,
+        found.field,
+        fresh=FRESH if found.role == "critic" else (),
+        spare=LANGUAGE_HEADS if found.role in ("reward", "critic") else (),
+    )
 
 
 def _head(module: Any) -> dict[str, nn.Parameter]:

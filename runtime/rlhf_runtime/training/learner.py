@@ -107,7 +107,9 @@ class Learner:
         """The actor's log-probs of the completion tokens, [B, T] fp32, nats, on the CPU. All ranks call it alike."""
         batch = micro_batch.to(self.actor.device)
         logits, objective = completion_logits(self.actor.call, batch), self._objective
-        return token_logprobs(logits, batch.completion_ids, objective.temperature, objective.truncation).cpu()
+        return token_logprobs(
+            logits, batch.completion_ids, objective.temperature, objective.truncation, objective.vocabulary
+        ).cpu()
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and step count: with the weights and the data's cursor, all a resume needs. A collective."""
@@ -136,7 +138,7 @@ class Learner:
         with self._strategy.accumulate(actor.call, last=is_last):
             logits = completion_logits(actor.call, batch)
             logprobs, entropy = token_logprobs_and_entropy(
-                logits, batch.completion_ids, objective.temperature, objective.truncation
+                logits, batch.completion_ids, objective.temperature, objective.truncation, objective.vocabulary
             )
             denominator = objective.mean.denominator(tokens, samples)
             loss, sums = objective.share(logprobs, entropy, batch, version=version, denominator=denominator)

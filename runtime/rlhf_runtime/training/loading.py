@@ -14,7 +14,7 @@ from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy, save_policy
 from rlhf_runtime.models.policy_weights import model_weights, published_weights
 from rlhf_runtime.models.role_models import RoleModel, refresh_every_episodes, role_models
-from rlhf_runtime.models.tokenizer import load_tokenizer, pad_id
+from rlhf_runtime.models.tokenizer import load_tokenizer, pad_id, vocabulary_of
 from rlhf_runtime.preflight.limits import check_own_memory
 from rlhf_runtime.training.learner import Learner
 from rlhf_runtime.training.optimized import OptimizedModel
@@ -36,9 +36,12 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
     models, algorithm = config.models, config.algorithm
     folder = model_folder(models.actor.uri, "models.actor")
     tokenizer = load_tokenizer(models.actor.uri, folder)
+    if config.prompts.chat_template is not None:
+        # What is saved must be asked as it was trained.
+        tokenizer.chat_template = config.prompts.chat_template
     strategy = make_strategy(config.trainers, distributed=config.trainers.replicas > 1)
     actor = OptimizedModel(
-        load_policy(models.actor, resume or folder.path, "float32", lora=models.actor.lora),
+        load_policy(models.actor, folder.path, "float32", lora=models.actor.lora, resume=resume),
         adamw_parameters(algorithm.optimizer, config),
         strategy,
         getattr(torch, models.actor.dtype),
@@ -58,7 +61,7 @@ def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Tra
     trainer = Trainer(
         Learner(
             actor,
-            policy_objective(config),
+            policy_objective(config, vocabulary_of(tokenizer)),
             critic=critic,
             value_objective=None if critic is None else value_objective(config),
             strategy=strategy,
@@ -135,7 +138,13 @@ def _named_reference(config: RunConfig) -> dict[str, torch.Tensor] | None:
 
 
 def _trained_critic(role: RoleModel, config: RunConfig, strategy: Strategy, resume: Path | None) -> OptimizedModel:
-    folder = model_folder(role.model.uri, role.field).path if resume is None else resume / CRITIC
-    module = load_critic(role.model, folder, "float32", role=spec_role(role), lora=role.lora)
+    module = load_critic(
+        role.model,
+        model_folder(role.model.uri, role.field).path,
+        "float32",
+        role=spec_role(role),
+        lora=role.lora,
+        resume=None if resume is None else resume / CRITIC,
+    )
     parameters = adamw_parameters(config.algorithm.critic_optimizer, config)
     return OptimizedModel(module, parameters, strategy, getattr(torch, role.model.dtype))

@@ -14,6 +14,7 @@ from rlhf_runtime.maths.policy_loss import Clip, RatioLevel, policy_loss
 from rlhf_runtime.maths.statistics import Sums, policy_sums, reference_sums, value_sums
 from rlhf_runtime.maths.truncation import Truncation
 from rlhf_runtime.maths.value_loss import value_loss
+from rlhf_runtime.maths.vocabulary import Vocabulary
 
 OldLogProbs = Literal["Sampled", "Recomputed", "Interpolated"]
 
@@ -41,15 +42,16 @@ class Pull:
 class PolicyObjective:
     """clipped policy loss + reference.weight * KL + teacher.weight * KL - entropy_coefficient * entropy.
 
-    `temperature` and `truncation` are the sampler's: what is trained is what is sampled from. Reference and teacher
-    are not truncated, so that they have a log-prob of every token that the policy draws. With `correction`, tokens are
-    weighed by old against sampling policy.
+    `temperature`, `truncation` and `vocabulary` are the sampler's: what is trained is what is sampled from. Reference
+    and teacher are not truncated, so that they have a log-prob of every token that the policy draws. With `correction`,
+    tokens are weighed by old against sampling policy.
     """
 
     clip: Clip
     mean: Mean
     temperature: float
     truncation: Truncation | None = None
+    vocabulary: Vocabulary | None = None
     ratio_level: RatioLevel = "Token"
     old: OldLogProbs = "Sampled"
     correction: Correction | None = None

@@ -5,6 +5,7 @@ from rlhf_api.run import RunConfig
 
 from rlhf_runtime.engines.loading import truncation_of
 from rlhf_runtime.maths.policy_loss import Clip
+from rlhf_runtime.maths.vocabulary import Vocabulary
 from rlhf_runtime.training.learning_rate import Schedule
 from rlhf_runtime.training.objective import Mean, PolicyObjective, Pull, ValueObjective
 from rlhf_runtime.training.optimized import AdamWParameters
@@ -30,7 +31,8 @@ def _mean(config: RunConfig) -> Mean:
     return Mean(aggregation=config.algorithm.loss_aggregation, max_tokens=config.rollout.max_new_tokens)
 
 
-def policy_objective(config: RunConfig) -> PolicyObjective:
+def policy_objective(config: RunConfig, vocabulary: Vocabulary | None = None) -> PolicyObjective:
+    """`vocabulary` is the actor's; without one, every row of its embedding counts."""
     algorithm = config.algorithm
     kl, distillation, off_policy = algorithm.kl, algorithm.distillation, algorithm.off_policy
     in_loss = kl is not None and kl.applies_to == "Loss"
@@ -39,6 +41,7 @@ def policy_objective(config: RunConfig) -> PolicyObjective:
         mean=_mean(config),
         temperature=config.rollout.temperature,
         truncation=truncation_of(config),
+        vocabulary=vocabulary,
         ratio_level=algorithm.ratio_level,
         old=algorithm.old_log_probs,
         correction=None if off_policy is None else off_policy.correction,

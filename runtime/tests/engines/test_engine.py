@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,7 +142,7 @@ def test_a_completion_ends_with_its_first_eos_or_at_the_limit() -> None:
 LETTERS = "abcdefghijklmnop"
 
 
-def letters(ids: list[int]) -> str:
+def letters(ids: Sequence[int]) -> str:
     return "".join(LETTERS[i] if i < 16 else "po" for i in ids)
 
 
@@ -174,15 +174,24 @@ def test_each_of_several_end_tokens_ends_a_completion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("generation_config", "expected"),
-    [(None, (1, 7)), ({}, (1, 7)), ({"eos_token_id": 4}, (1, 4, 7)), ({"eos_token_id": [1, 4]}, (1, 4, 7))],
+    ("generation_config", "config", "expected"),
+    [
+        pytest.param(None, {}, (1, 9), id="the tokenizer's and the job's"),
+        pytest.param({"eos_token_id": 4}, {}, (1, 4, 9), id="one of generation_config.json"),
+        pytest.param({"eos_token_id": [1, 4]}, {}, (1, 4, 9), id="several of generation_config.json"),
+        pytest.param(None, {"eos_token_id": 7}, (1, 7, 9), id="one of config.json"),
+        pytest.param(None, {"eos_token_id": [1, 7]}, (1, 7, 9), id="several of config.json"),
+        pytest.param(None, {"text_config": {"eos_token_id": [1, 7]}}, (1, 7, 9), id="of its text model"),
+        pytest.param({}, {"eos_token_id": [1, 7]}, (1, 9), id="generation_config.json, where it is there"),
+    ],
 )
-def test_end_tokens_are_the_tokenizers_the_models_and_the_jobs(
-    tmp_path: Path, generation_config: dict[str, object] | None, expected: tuple[int, ...]
+def test_end_tokens_are_the_tokenizers_transformers_and_the_jobs(
+    tmp_path: Path, generation_config: dict[str, object] | None, config: dict[str, object], expected: tuple[int, ...]
 ) -> None:
     if generation_config is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation_config))
-    assert end_ids(SimpleNamespace(eos_token_id=1), tmp_path, [7]) == expected
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    assert end_ids(SimpleNamespace(eos_token_id=1), tmp_path, [9]) == expected
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from rlhf_runtime.weight_sync.parts import LoadsParts, expected_weights
 from rlhf_runtime.weight_sync.probe import Probe
 from rlhf_runtime.weight_sync.publisher import PublishedPart, Publisher
 from rlhf_runtime.weight_sync.receiver import Receiver
+from spaced_tokenizers import spaced_tokenizer
 from torch import nn
 
 EOS = 9
@@ -104,7 +105,7 @@ class Recorder:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, tokenizer: Any = None) -> None:
         self.engine, self.rewards, model = SlowEngine(), Recorder(), nn.Linear(2, 2)
         self.publisher = Publisher(
             [PublishedPart(prefix="actor", dtype=torch.float32, weights=lambda version: model_weights(model))]
@@ -113,7 +114,7 @@ class Bench:
             self.engine,
             Receiver(expected_weights({"actor": model}), LoadsParts(self.engine, {})),
             self.rewards,  # type: ignore[arg-type]
-            Letters(),
+            tokenizer or Letters(),
             MakerSettings(
                 samples_per_prompt=2,
                 sampling=Sampling(temperature=1.0, max_new_tokens=2, seed=0),
@@ -160,6 +161,14 @@ def test_rewards_get_text_without_the_end_token_and_one_prompt_and_column_value_
     assert columns == {"answer": [3, 3, 4, 4]}
     assert bench.rewards.tokens == Tokens([(1, 2)] * 4, [[5, EOS], [6, 7]] * 2)
     assert bench.rewards.rows == [3, 3, 4, 4]
+
+
+def test_rewards_get_the_space_that_a_completion_begins_with() -> None:
+    bench = Bench(spaced_tokenizer())
+    bench.sync(0)
+    bench.maker.make([task(3)])
+    [(_, completions, _)] = bench.rewards.calls
+    assert completions == ["no", " no "]
 
 
 def test_after_messages_rewards_get_a_completion_as_a_message() -> None:

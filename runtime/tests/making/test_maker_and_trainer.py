@@ -16,11 +16,13 @@ from rlhf_runtime.making.loading import load_maker
 from rlhf_runtime.making.maker import Maker
 from rlhf_runtime.maths.logprobs import token_logprobs
 from rlhf_runtime.models.forwards import completion_logits, completion_values
+from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.scheduling.ledger import Dispatch
 from rlhf_runtime.training.loading import load_trainer
 from rlhf_runtime.training.trainer import Trainer
 from rlhf_runtime.weight_sync.manifest import Order
 from rlhf_runtime.weight_sync.publisher import Publisher
+from tiny_models import VOCABULARY, write_model
 from tiny_run import PROMPTS, python_path, run_config, write_policy
 
 PPO: dict[str, Any] = {
@@ -136,6 +138,26 @@ def test_after_an_update_and_a_sync_maker_and_trainer_say_the_same(tmp_path: Pat
     with torch.no_grad():
         stale = token_logprobs(completion_logits(learner.actor.call, before), before.completion_ids, 1.0)
     assert float((stale - before.sampled_logprobs)[before.mask].abs().max()) > 1e-3
+
+
+def test_ids_without_a_token_are_never_drawn_and_have_no_part_in_what_is_trained(tmp_path: Path, pairs: Any) -> None:
+    """An embedding padded from 14 tokens to 64 rows: maker, reference and trainer say what they would without."""
+    folder = write_model(tmp_path / "padded", vocab_size=64)
+    algorithm = {"type": "GRPO", "optimizer": {"learningRate": 1e-2}, "kl": {"coefficient": 0.1}}
+    rollout = {"promptsPerEpisode": PROMPTS, "samplesPerPrompt": 16, "maxNewTokens": 4}
+    config = run_config(
+        tmp_path, folder, algorithm=algorithm, rollout=rollout, maxBatchSamples=16, bufferCapacity=32 * PROMPTS
+    )
+    pair = pairs(config)
+    batch = batch_of(pair.made(99))
+    assert int(batch.completion_ids[batch.mask].max()) < len(VOCABULARY)
+    plain = load_policy(config.models.actor, folder, "float32")
+    with torch.no_grad():
+        logits = completion_logits(plain, batch)[..., : len(VOCABULARY)]
+    expected = token_logprobs(logits, batch.completion_ids, 1.0)
+    assert batch.reference_logprobs is not None
+    for found in (batch.sampled_logprobs, batch.reference_logprobs, pair.trainer._learner.logprobs(batch)):
+        torch.testing.assert_close(found[batch.mask], expected[batch.mask], atol=1e-5, rtol=0)
 
 
 def test_ppo_resumed_ends_with_the_weights_of_the_run_that_was_not_stopped(

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from rlhf_runtime.maths import logprobs_chunked
 from rlhf_runtime.maths.logprobs import token_logprobs, token_logprobs_and_entropy
 from rlhf_runtime.maths.truncation import Truncation
+from rlhf_runtime.maths.vocabulary import Vocabulary
 from torch import Tensor
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
@@ -102,6 +104,29 @@ def test_nothing_of_the_logits_size_is_kept_beside_the_logits(truncation: Trunca
         token_logprobs_and_entropy(logits, torch.zeros(4, 8, dtype=torch.long), 0.9, truncation)
     large = [tensor for tensor in kept if tensor.numel() > 4 * 8]
     assert [tensor.data_ptr() for tensor in large] == [logits.data_ptr()]
+
+
+@pytest.mark.parametrize("truncation", [None, Truncation(top_k=3)])
+@pytest.mark.parametrize("ids", [range(7), (0, 1, 2, 4, 6)])
+def test_ids_beyond_the_vocabulary_have_no_mass_and_no_gradient(
+    ids: Sequence[int], truncation: Truncation | None
+) -> None:
+    """As if the head had no rows for them."""
+    torch.manual_seed(0)
+    made = torch.randn(2, 4, 11)
+    made[..., 7:] = 30.0
+    places = torch.tensor(ids)
+    tokens = torch.randint(0, len(ids), (2, 3))
+    padded, alone = made.clone().requires_grad_(), made[..., places].requires_grad_()
+    found = token_logprobs_and_entropy(padded, places[tokens], 0.8, truncation, Vocabulary.of(ids))
+    expected = token_logprobs_and_entropy(alone, tokens, 0.8, truncation)
+    for each in (found, expected):
+        sum(part.square().sum() for part in each).backward()  # type: ignore[union-attr]
+    torch.testing.assert_close(found, expected)
+    assert padded.grad is not None
+    torch.testing.assert_close(padded.grad[..., places], alone.grad)
+    others = sorted(set(range(11)) - set(ids))
+    assert not padded.grad[..., others].any()
 
 
 def test_a_token_that_cannot_occur_leaves_entropy_and_gradient_finite() -> None:

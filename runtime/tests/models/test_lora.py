@@ -85,7 +85,7 @@ def test_what_is_saved_loads_in_plain_transformers_in_peft_and_here(family: str,
             "merged, plain transformers": AutoModelForCausalLM.from_pretrained(final),
             "adapter, peft": PeftModel.from_pretrained(base, final / "adapter"),
             "checkpoint, plain transformers": AutoModelForCausalLM.from_pretrained(checkpoint),
-            "checkpoint, here": load_policy(model, checkpoint, "float32", lora=LORA),
+            "checkpoint, here": load_policy(model, folder, "float32", lora=LORA, resume=checkpoint),
         }
         for name, reader in readers.items():
             assert float((logits(reader.eval()) - expected).abs().max()) < 1e-5, name
@@ -114,7 +114,7 @@ def test_a_critic_trains_adapters_and_its_head(tmp_path: Path) -> None:
         expected = critic(**BATCH)
         assert float(expected.abs().max()) > 1e-3
         assert float((maker(**BATCH) - expected).abs().max()) < 1e-5
-        again = load_critic(model, checkpoint, "float32", lora=LORA)
+        again = load_critic(model, folder, "float32", lora=LORA, resume=checkpoint)
         assert float((again(**BATCH) - expected).abs().max()) < 1e-6
         for reader in (plain, adapted):
             assert float((reader(**BATCH).logits[:, 0] - expected[:, -1]).abs().max()) < 1e-5
@@ -165,9 +165,10 @@ def test_a_target_that_matches_nothing_names_the_candidates(target: str, tmp_pat
 
 def test_an_adapter_of_another_rank_does_not_resume(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "base")
-    trained = load_policy(Model(uri=str(folder)), folder, "float32", lora=LORA)
+    model = Model(uri=str(folder))
+    trained = load_policy(model, folder, "float32", lora=LORA)
     (tmp_path / "checkpoint").mkdir()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     save_policy(trained, tokenizer, tmp_path / "checkpoint", adapter_only=True)
     with pytest.raises(RunFailure, match="does not fit this model and spec, by base_model"):
-        load_policy(Model(uri=str(folder)), tmp_path / "checkpoint", "float32", lora=Lora(rank=4, alpha=16))
+        load_policy(model, folder, "float32", lora=Lora(rank=4, alpha=16), resume=tmp_path / "checkpoint")

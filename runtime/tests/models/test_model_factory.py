@@ -44,7 +44,7 @@ def test_a_policy_of_a_factory_is_trained_published_saved_and_resumed(lora: Lora
     load_weights(maker, published_weights(trained))
     checkpoint.mkdir()
     save_policy(trained, AutoTokenizer.from_pretrained(folder), checkpoint, adapter_only=True)
-    resumed = load_policy(model, checkpoint, "float32", lora=lora)
+    resumed = load_policy(model, folder, "float32", lora=lora, resume=checkpoint)
     with torch.no_grad():
         expected = trained(**BATCH).logits
         assert float((expected - 2 * plain.logits).abs().max()) > 1e-3
@@ -60,7 +60,7 @@ def test_a_critic_and_a_reward_model_of_a_factory_are_no_models_of_transformers(
         critic.get_parameter("embedding.weight").add_(1)
     checkpoint.mkdir()
     save_critic(critic, AutoTokenizer.from_pretrained(folder), checkpoint)
-    resumed = load_critic(model, checkpoint, "float32")
+    resumed = load_critic(model, folder, "float32", resume=checkpoint)
     assert torch.equal(resumed(**BATCH), critic(**BATCH))
     assert resumed(**BATCH).shape == (2, 6)
     assert load_reward_model(model, folder, "bfloat16")(**BATCH).shape == (2,)

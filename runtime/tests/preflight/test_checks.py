@@ -28,9 +28,9 @@ CHARACTERS = "0123456789+-= ?abcdefghijklmnopqrstuvwxyz"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder with a character tokenizer of 44 tokens, and weights that nobody loads."""
+    """A model's folder with a character tokenizer of 44 tokens, and random weights."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("model")
     special = ["<pad>", "<eos>", "<unk>"]
@@ -40,12 +40,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     ).save_pretrained(folder)
-    config = {"model_type": "llama", "vocab_size": len(vocabulary), "max_position_embeddings": 32}
+    config = {"vocab_size": len(vocabulary), "max_position_embeddings": 32}
     config |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    # Nothing above the body, which is not looked for among the weights: a tied head.
-    config |= {"tie_word_embeddings": True}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **config)).save_pretrained(folder)
     return folder
 
 
@@ -231,14 +228,14 @@ def no_evaluation_function(job: dict[str, Any], folder: Path) -> None:
                      ["there is no folder", "models/policy; ", "has held_out.jsonl, model,", "; did you mean model?"],
                      id="a model path that is not there"),
         pytest.param(other_scheme, "ModelInvalid", ["gs://org/model: expected an absolute path"], id="another scheme"),
-        pytest.param(no_config, "ModelInvalid", ["there is no config.json in", "has model.safetensors"],
+        pytest.param(no_config, "ModelInvalid", ["there is no config.json in", ", model.safetensors"],
                      id="no config.json"),
         pytest.param(broken_config, "ModelInvalid", ["cannot read", "config.json"], id="a config.json cut off"),
         pytest.param(no_weights, "ModelInvalid", ["no weights in", "expected model.safetensors", "has config.json"],
                      id="no weights"),
-        pytest.param(pointer_for_weights, "ModelInvalid", ["is not a safetensors file", "Git LFS pointer"],
+        pytest.param(pointer_for_weights, "ModelInvalid", ["is not a whole safetensors file", "Git LFS pointer"],
                      id="a Git LFS pointer in place of weights"),
-        pytest.param(cut_weights, "ModelInvalid", ["(14 bytes) is not a safetensors file"], id="weights cut off"),
+        pytest.param(cut_weights, "ModelInvalid", ["(14 bytes) is not a whole safetensors file"], id="weights cut off"),
         pytest.param(missing_shard, "ModelInvalid", ["model-2-of-2.safetensors is missing"], id="a shard missing"),
         pytest.param(no_tokenizer, "ModelInvalid", ["no tokenizer can be loaded from"], id="no tokenizer"),
         pytest.param(no_end_token, "ModelInvalid", ["no end-of-sequence token"], id="no end token"),

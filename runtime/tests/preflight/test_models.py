@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from preflight_configs import config_of
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.role_models import role_folders
 from rlhf_runtime.models.tokenizer import load_tokenizer
 from rlhf_runtime.preflight.models import Lengths, ModelFindings, check_models
-from tiny_models import VOCABULARY, tiny_config, write_model, write_tokenizer
+from tiny_models import VOCABULARY, add_weights, tiny_config, write_adapter, write_model, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,14 @@ def no_head(spec: dict[str, Any], root: Path) -> None:
     spec["models"]["reward"]["uri"] = spec["models"]["actor"]["uri"]
 
 
+def layers_of_another_config(spec: dict[str, Any], root: Path) -> None:
+    edit_json(root / "teacher" / "config.json", num_hidden_layers=1)
+
+
+def head_with_a_bias(spec: dict[str, Any], root: Path) -> None:
+    add_weights(root / "reward", {"score.bias": torch.zeros(1)})
+
+
 def two_labels(spec: dict[str, Any], root: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
@@ -134,6 +143,12 @@ def small_embedding(spec: dict[str, Any], root: Path) -> None:
 
 def few_positions(spec: dict[str, Any], root: Path) -> None:
     edit_json(root / "teacher" / "config.json", max_position_embeddings=11)
+
+
+def switching_rope(spec: dict[str, Any], root: Path, switch: int = 11) -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": switch, **factors}
+    edit_json(root / "teacher" / "config.json", rope_parameters=rope)
 
 
 def no_such_layers(spec: dict[str, Any], root: Path) -> None:
@@ -189,8 +204,14 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
         pytest.param(space_behind, "ModelInvalid", ["there is no folder '/", "/reward ' (it ends with a space); "],
                      id="a path with a space behind it"),
         pytest.param(no_head, "ModelInvalid",
-                     ["models.reward.uri: ", "has no score.weight", "a sequence-classification model with one label",
-                      "below lm_head, model"], id="a language model as reward model"),
+                     ["models.reward.uri: ", "missing score.weight", "a sequence-classification model with one label"],
+                     id="a language model as reward model"),
+        pytest.param(layers_of_another_config, "ModelInvalid",
+                     ["models.teacher.uri: ", "weights that a LlamaForCausalLM", "has no place for: model.layers.1.",
+                      " and 5 more; without them it would be another model"], id="more layers than config.json says"),
+        pytest.param(head_with_a_bias, "ModelInvalid",
+                     ["models.reward.uri: ", "a LlamaForSequenceClassification", "has no place for: score.bias;"],
+                     id="a bias of the reward model's head"),
         pytest.param(two_labels, "ModelInvalid", ["models.reward.uri: score.weight", "2 labels, expected 1"],
                      id="a reward model of two labels"),
         pytest.param(other_size, "ModelInvalid",
@@ -209,6 +230,10 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
                      id="too small an embedding"),
         pytest.param(few_positions, "PromptsInvalid", ["together 12", "the teacher model in", "has 11 positions"],
                      id="a model with fewer positions than the actor"),
+        pytest.param(switching_rope, "PromptsInvalid",
+                     ["together 12", "the teacher model in", "has 11 positions, as its rotary factors (longrope)",
+                      "lower prompts.maxPromptTokens or rollout.maxNewTokens"],
+                     id="rotary factors that switch within a text"),
         pytest.param(no_such_layers, "ModelInvalid",
                      ["models.actor.lora.targets: 'query_key_value' matches no linear layer; candidates: down_proj"],
                      id="LoRA targets that match nothing"),
@@ -219,14 +244,14 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
                      ["models.actor: num_key_value_heads is 1, expected a multiple of makers.tensorParallel, 2"],
                      id="heads that a tensor-parallel maker cannot divide"),
         pytest.param(reward_model_as_actor, "ModelInvalid",
-                     ["models.actor.uri: ", "has no lm_head.weight, which a LlamaForCausalLM needs"],
+                     ["models.actor.uri: ", "all weights of a LlamaForCausalLM: missing lm_head.weight"],
                      id="a reward model as actor"),
         pytest.param(unknown_family, "ModelInvalid", ["models.teacher.uri: no model can be built from", "nope"],
                      id="a family that transformers does not know"),
         pytest.param(code_of_its_own, "ModelInvalid",
                      ["models.teacher.uri: ", "own code is not run; a factory may build such a model"],
                      id="a model that brings its own code"),
-        pytest.param(cut_weights, "ModelInvalid", ["models.teacher.uri: ", " bytes, expected ", "it is cut off"],
+        pytest.param(cut_weights, "ModelInvalid", ["models.teacher.uri: ", " bytes) is not a whole safetensors file"],
                      id="weights that are cut off"),
         pytest.param(unreadable_ends, "ModelInvalid",
                      ["models.actor.uri: cannot read", "generation_config.json, expected a JSON object"],
@@ -235,7 +260,7 @@ def broken_header(spec: dict[str, Any], root: Path) -> None:
                      ["eos_token_id in", "is [1, '<end>'], expected token ids"], id="an end that is text"),
         pytest.param(heads_that_are_text, "ModelInvalid",
                      ["models.actor.uri: ", "for field 'num_attention_heads': ", "two"], id="heads that are text"),
-        pytest.param(broken_header, "ModelInvalid", ["models.teacher.uri: ", "its header is not that of a safetensors"],
+        pytest.param(broken_header, "ModelInvalid", ["models.teacher.uri: ", "not a whole safetensors file", "JSON"],
                      id="a header that is no JSON"),
     ],
 )  # fmt: skip
@@ -264,6 +289,17 @@ def test_a_reward_model_of_other_tokens_reads_the_text(spec: dict[str, Any], roo
     )
 
 
+def test_an_adapter_beside_the_weights_is_ignored_and_noted(spec: dict[str, Any], root: Path) -> None:
+    write_adapter(root / "reference")
+    (note,) = examine(spec).notes
+    assert note.startswith(f"models.reference: adapter_config.json in {root / 'reference'} is ignored: ")
+
+
+def test_rotary_factors_that_switch_beyond_all_texts_are_no_obstacle(spec: dict[str, Any], root: Path) -> None:
+    switching_rope(spec, root, switch=12)
+    assert examine(spec).notes == ()
+
+
 def test_a_critic_may_begin_without_a_head(spec: dict[str, Any]) -> None:
     spec["models"]["critic"] = {"uri": spec["models"]["actor"]["uri"]}
     assert examine(spec).notes == ()
@@ -284,7 +320,7 @@ def test_what_may_surprise_of_end_and_pad_tokens_is_noted(spec: dict[str, Any], 
     assert examine(spec).notes == (
         "models.actor: the tokenizer has no pad token: batches are filled with the end token, id 1",
         "models.actor: generation_config.json also ends a text at token 5 ('3'); completions end there too, "
-        "and not at 1 ('<eos>') only",
+        "not only at 1 ('<eos>')",
     )
 
 

@@ -21,7 +21,7 @@ from rlhf_runtime.weight_sync.manifest import Order
 from rlhf_runtime.weight_sync.publisher import Publisher
 from tiny_models import padded
 from tiny_run import PROMPTS, python_path, run_config, write_policy
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 GRPO = {"type": "GRPO", "optimizer": {"learningRate": 1e-2}}
 PPO = {"type": "PPO", "optimizer": {"learningRate": 1e-2}}
@@ -130,3 +130,24 @@ def test_makers_files_and_a_resume_have_what_was_trained(
         one, other = (critic(**padded([rows[0]], len(rows[0]), "left")).logits for critic in critics)
         assert float(one.abs()) > 0
         assert torch.equal(one, other)
+
+
+def test_what_is_saved_has_the_chat_template_that_the_job_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path())
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    write_policy(policy)
+    prompts = {"uri": str(tmp_path / "prompts.jsonl"), "maxPromptTokens": 8}
+    config = run_config(
+        tmp_path,
+        policy,
+        algorithm=PPO,
+        prompts=prompts | {"chatTemplate": "{% for m in messages %}<{{ m.content }}>{% endfor %}"},
+    )
+    trainer, _ = load_trainer(config, 0, None)
+    for name, resumable in (("model", False), ("checkpoint", True)):
+        trainer.save(tmp_path / name, resumable=resumable)
+        for folder in (tmp_path / name, tmp_path / name / "critic"):
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            text = tokenizer.apply_chat_template([{"role": "user", "content": "1+2"}], tokenize=False)
+            assert text == "<1+2>"
