@@ -143,7 +143,7 @@ def test_after_an_update_and_a_sync_maker_and_trainer_say_the_same(tmp_path: Pat
 def test_ids_without_a_token_are_never_drawn_and_have_no_part_in_what_is_trained(tmp_path: Path, pairs: Any) -> None:
     """An embedding padded from 14 tokens to 64 rows: maker, reference and trainer say what they would without."""
     folder = write_model(tmp_path / "padded", vocab_size=64)
-    algorithm = {"type": "GRPO", "optimizer": {"learningRate": 1e-2}, "kl": {"coefficient": 0.1}}
+    algorithm = {"type": "GRPO", "optimizer": {"learningRate": 1e-2}, "kl": {"coefficient": 0.1, "appliesTo": "Loss"}}
     rollout = {"promptsPerEpisode": PROMPTS, "samplesPerPrompt": 16, "maxNewTokens": 4}
     config = run_config(
         tmp_path, folder, algorithm=algorithm, rollout=rollout, maxBatchSamples=16, bufferCapacity=32 * PROMPTS
