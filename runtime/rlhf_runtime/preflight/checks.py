@@ -73,7 +73,7 @@ def check_files(config: RunConfig) -> Preflight:
     held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
     _check_rewards(config, rows.columns, None if held_out_rows is None else held_out_rows.columns)
     _check_json(config, rows, held_out_rows)
-    # transformers imports torchao for any model, and torch then warns of torchao's own code: nothing for a user to mend.
+    # transformers imports torchao for any model, and torch then warns of torchao's code: nothing for a user to mend.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     # Imported here, as it takes seconds: what can be told without torch has been told before.
     from rlhf_runtime.preflight.models import Lengths, check_models
