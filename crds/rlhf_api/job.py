@@ -199,7 +199,7 @@ class RLHFJob(ApiModel):
 
     @property
     def namespace(self) -> str:
-        return str(self.metadata.get("namespace", "default"))
+        return str(self.metadata.get("namespace") or "default")
 
     @property
     def uid(self) -> str:

@@ -3,8 +3,6 @@
 Pure. Whatever only a cluster could give is refused by its path in the manifest, before anything is started.
 """
 
-import base64
-import binascii
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +16,10 @@ from rlhf_api.names import storage_root
 from rlhf_api.runtime import EnvFromSource, EnvVar
 
 from rlhf_cli.exits import BadInput
+from rlhf_cli.validation.config_map import ConfigMap
 
 _ENV_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
 _EXPANSION = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
-_FILE_NAME = re.compile(r"^[-._a-zA-Z0-9]+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +40,23 @@ class LocalJob:
     """What it would ask a cluster for; here makers and trainers compute on what there is."""
 
 
-def localize(job: RLHFJob, config_maps: Sequence[Mapping[str, Any]], storage: Path, uid: str) -> LocalJob:
+def localize(job: RLHFJob, config_maps: Sequence[ConfigMap], storage: Path, uid: str) -> LocalJob:
     """Resolve the job's references with the ConfigMaps of its own file, and move its storage to `storage`.
 
     Raises BadInput that names every reference that only a cluster can resolve.
     """
-    found = {str(m["metadata"]["name"]): m for m in config_maps if _namespace(m) in (None, job.namespace)}
+    found = {each.name: each for each in config_maps if each.namespace in (None, job.namespace)}
     problems = [f"{path}: {problem}" for path, problem in _unresolved(job, found)]
     if problems:
         raise BadInput(*problems)
     code = job.spec.runtime.code
-    in_config_map = found[code.config_map.name] if code is not None and code.config_map is not None else {}
+    in_config_map = found[code.config_map.name] if code is not None and code.config_map is not None else None
     moved = _moved(job, storage_root(job), str(storage), uid)
     moved_code = moved.spec.runtime.code
     return LocalJob(
         job=moved,
         environment=_environment(job.spec.runtime.env, job.spec.runtime.env_from, found),
-        code_files=_files(in_config_map),
+        code_files=_files(in_config_map) if in_config_map is not None else {},
         code_path=moved_code.path if moved_code is not None else None,
         notes=_notes(job),
         gpus=[gpus for gpus in (pod_gpus("makers", job.spec.makers), pod_gpus("trainers", job.spec.trainers)) if gpus],
@@ -70,12 +68,7 @@ def local_uid(namespace: str, name: str, number: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"rlhf.dev/local/{namespace}/{name}/{number}"))
 
 
-def _namespace(manifest: Mapping[str, Any]) -> str | None:
-    namespace = manifest["metadata"].get("namespace")
-    return None if namespace is None else str(namespace)
-
-
-def _unresolved(job: RLHFJob, config_maps: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _unresolved(job: RLHFJob, config_maps: Mapping[str, ConfigMap]) -> Iterator[tuple[str, str]]:
     """(path, problem) of every reference that cannot be resolved here."""
     runtime = job.spec.runtime
     for i, variable in enumerate(runtime.env):
@@ -93,10 +86,7 @@ def _unresolved(job: RLHFJob, config_maps: Mapping[str, Mapping[str, Any]]) -> I
         if source.config_map_ref is not None:
             yield from _missing(f"{path}.configMapRef", source.config_map_ref.name, None, config_maps)
     if runtime.code is not None and runtime.code.config_map is not None:
-        name = runtime.code.config_map.name
-        yield from _missing("spec.runtime.code.configMap", name, None, config_maps)
-        if name in config_maps:
-            yield from _bad_files("spec.runtime.code.configMap", config_maps[name])
+        yield from _missing("spec.runtime.code.configMap", runtime.code.config_map.name, None, config_maps)
 
 
 def _secret(name: str) -> str:
@@ -106,50 +96,31 @@ def _secret(name: str) -> str:
     )
 
 
-def _missing(
-    path: str, name: str, key: str | None, config_maps: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[str, str]]:
+def _missing(path: str, name: str, key: str | None, config_maps: Mapping[str, ConfigMap]) -> Iterator[tuple[str, str]]:
     if name not in config_maps:
         listed = ", ".join(sorted(config_maps)) or "none"
         yield path, f"refers to ConfigMap {name!r}, which is not among the given files (found there: {listed})"
-    elif key is not None and key not in (config_maps[name].get("data") or {}):
-        listed = ", ".join(sorted(config_maps[name].get("data") or {})) or "none"
+    elif key is not None and key not in config_maps[name].data:
+        listed = ", ".join(sorted(config_maps[name].data)) or "none"
         yield path, f"refers to key {key!r} of ConfigMap {name!r}, whose keys are: {listed}"
 
 
-def _bad_files(path: str, config_map: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key in [*(config_map.get("data") or {}), *(config_map.get("binaryData") or {})]:
-        # "..": the API server refuses these keys, and a file of that name would lie outside of its folder.
-        if not _FILE_NAME.match(str(key)) or str(key).startswith(".."):
-            yield path, f"key {key!r} is no file name; expected letters, digits, '-', '_' and '.'"
-    for key, value in (config_map.get("data") or {}).items():
-        if not isinstance(value, str):
-            yield path, f"data[{key!r}] is {type(value).__name__}, expected text (quote it)"
-    for key, value in (config_map.get("binaryData") or {}).items():
-        try:
-            base64.b64decode(value, validate=True)
-        except (binascii.Error, TypeError, ValueError) as error:
-            yield path, f"binaryData[{key!r}] is not base64: {error}"
-
-
-def _files(config_map: Mapping[str, Any]) -> dict[str, bytes]:
-    text = {key: value.encode() for key, value in (config_map.get("data") or {}).items()}
-    binary = {key: base64.b64decode(value) for key, value in (config_map.get("binaryData") or {}).items()}
-    return text | binary
+def _files(config_map: ConfigMap) -> dict[str, bytes]:
+    return {key: text.encode() for key, text in config_map.data.items()} | dict(config_map.binary_data)
 
 
 def _environment(
-    env: Sequence[EnvVar], env_from: Sequence[EnvFromSource], config_maps: Mapping[str, Mapping[str, Any]]
+    env: Sequence[EnvVar], env_from: Sequence[EnvFromSource], config_maps: Mapping[str, ConfigMap]
 ) -> dict[str, str]:
     """Variables as the kubelet would set them: later sources win, `env` over `envFrom`, `$(NAME)` is expanded."""
     variables: dict[str, str] = {}
     for source in env_from:
         if source.config_map_ref is not None:
-            data = config_maps[source.config_map_ref.name].get("data") or {}
-            variables.update({key: str(value) for key, value in data.items() if _ENV_NAME.match(key)})
+            data = config_maps[source.config_map_ref.name].data
+            variables.update({key: value for key, value in data.items() if _ENV_NAME.match(key)})
     for variable in env:
         if variable.value_from is not None and (key := variable.value_from.config_map_key_ref) is not None:
-            variables[variable.name] = str(config_maps[key.name]["data"][key.key])
+            variables[variable.name] = config_maps[key.name].data[key.key]
         else:
             variables[variable.name] = _expanded(variable.value or "", variables)
     return variables

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import RunConfig, run_config, run_directory
@@ -16,8 +15,10 @@ from rlhf_runtime.storage.run_directory import RunDirectory
 from rlhf_cli.exits import BadInput
 from rlhf_cli.reading.run_folder import RunFolder
 from rlhf_cli.running.local_job import LocalJob, local_uid, localize
+from rlhf_cli.validation import config_map
+from rlhf_cli.validation.config_map import ConfigMap, load_config_map
 from rlhf_cli.validation.manifest import ManifestError, read_manifest
-from rlhf_cli.validation.verdict import InvalidJob, is_job, load_job
+from rlhf_cli.validation.verdict import InvalidObject, doubles, is_job, load_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +65,20 @@ class LocalRun:
         return [str(folder)]
 
 
-def read_jobs(files: Sequence[Path]) -> tuple[list[RLHFJob], list[Mapping[str, Any]]]:
+def read_jobs(files: Sequence[Path]) -> tuple[list[RLHFJob], list[ConfigMap]]:
     """All RLHFJobs of the files, validated and defaulted, and all ConfigMaps. Raises BadInput."""
     try:
         documents = [document for file in files for document in read_manifest(file)]
-        jobs = [load_job(document) for document in documents if is_job(document)]
+        of_jobs = [document for document in documents if is_job(document)]
+        of_config_maps = [document for document in documents if document.kind == config_map.KIND]
+        jobs = [load_job(document) for document in of_jobs]
+        config_maps = [load_config_map(document) for document in of_config_maps]
     except ManifestError as error:
         raise BadInput(str(error)) from error
-    except InvalidJob as error:
+    except InvalidObject as error:
         raise BadInput(*map(str, error.problems)) from error
-    config_maps: list[Mapping[str, Any]] = [
-        d.value for d in documents if d.value.get("kind") == "ConfigMap" and d.value.get("metadata")
-    ]
+    if again := doubles([*of_jobs, *of_config_maps]):
+        raise BadInput(*map(str, again))
     return jobs, config_maps
 
 
@@ -92,7 +95,7 @@ def the_job(jobs: Sequence[RLHFJob], name: str | None) -> RLHFJob:
     )
 
 
-def choose_run(job: RLHFJob, config_maps: Sequence[Mapping[str, Any]], storage: Path, *, fresh: bool) -> LocalRun:
+def choose_run(job: RLHFJob, config_maps: Sequence[ConfigMap], storage: Path, *, fresh: bool) -> LocalRun:
     """The run of this job below `storage`: the newest there is, or the next one with `fresh`.
 
     Raises BadInput for references that only a cluster resolves, and for a spec that is not the begun run's.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_cli.validation.manifest import FieldPath
-from rlhf_cli.validation.structural import Finding, shown, unknown_fields
+from rlhf_cli.validation.structural import ANYTHING, Finding, Schema, defaulted, shown, unknown_fields, violations
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -14,9 +14,32 @@ _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LONGEST_NAME = 253
 _LONGEST_LABEL = 63
 _ANNOTATION_BYTES = 262_144
-_FIELDS = ["name", "generateName", "namespace", "labels", "annotations", "finalizers", "ownerReferences"]
-_SERVERS_FIELDS = ["uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "managedFields"]
-_SCHEMA: dict[str, Any] = {"properties": {name: {} for name in (*_FIELDS, *_SERVERS_FIELDS)}}
+_TEXT: Schema = {"type": "string"}
+_INTEGER: Schema = {"type": "integer"}
+#: Names, labels and annotations have messages of their own below.
+_SCHEMA: Schema = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("name", "namespace", "labels", "annotations"), ANYTHING),
+        **dict.fromkeys(("generateName", "uid", "resourceVersion", "selfLink"), _TEXT),
+        **dict.fromkeys(("creationTimestamp", "deletionTimestamp"), _TEXT),
+        **dict.fromkeys(("generation", "deletionGracePeriodSeconds"), _INTEGER),
+        "finalizers": {"type": "array", "items": _TEXT},
+        "ownerReferences": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["apiVersion", "kind", "name", "uid"],
+                "properties": {
+                    **dict.fromkeys(("apiVersion", "kind", "name", "uid"), _TEXT),
+                    "controller": {"type": "boolean"},
+                    "blockOwnerDeletion": {"type": "boolean"},
+                },
+            },
+        },
+        "managedFields": {"type": "array", "items": {"type": "object", **ANYTHING}},
+    },
+}
 
 
 def metadata_violations(metadata: Any) -> Iterator[Finding]:
@@ -26,9 +49,10 @@ def metadata_violations(metadata: Any) -> Iterator[Finding]:
         yield here, f"found {shown(metadata)}, expected an object with a name"
         return
     yield from unknown_fields(metadata, _SCHEMA, _SCHEMA, here)
+    yield from violations(defaulted(metadata, _SCHEMA), _SCHEMA, here)
     yield from _name_violations(metadata.get("name"))
     namespace = metadata.get("namespace")
-    if namespace is not None and not _is_name(namespace, _NAMESPACE, _LONGEST_LABEL):
+    if namespace not in (None, "") and not _is_name(namespace, _NAMESPACE, _LONGEST_LABEL):
         yield (
             (*here, "namespace"),
             f"found {shown(namespace)}, expected at most {_LONGEST_LABEL} lower-case letters, digits and '-'",

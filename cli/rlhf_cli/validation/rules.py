@@ -7,7 +7,7 @@ from typing import Any
 import cel
 
 from rlhf_cli.validation.manifest import FieldPath
-from rlhf_cli.validation.structural import Finding, Schema, field_schema, shown
+from rlhf_cli.validation.structural import Finding, Schema, field_schema, is_too_large, shown
 
 _RULES = "x-kubernetes-validations"
 #: Words of CEL. A field of such a name is `__name__` in rules; by its plain name the server finds nothing, unsaid.
@@ -44,9 +44,10 @@ def broken_rules(value: Any, schema: Schema, wrong: set[FieldPath], path: FieldP
     """Rules that a defaulted value breaks, as if it were created: rules about changes are left out.
 
     A rule that has no value is broken too, as for the server, unless one of ``wrong`` (the places with problems
-    already known) is below it and explains that.
+    already known) is below it and explains that. A value that holds something too large for its schema is not
+    evaluated: many rules take time that grows with the square of a list, and the server does not either.
     """
-    for rule in schema.get(_RULES, ()):
+    for rule in () if _holds_too_large(value, schema) else schema.get(_RULES, ()):
         inside = rule.get("fieldPath", "").split(".")[1:]
         program = _compiled(rule["rule"])
         if "oldSelf" in program.variables():
@@ -57,12 +58,24 @@ def broken_rules(value: Any, schema: Schema, wrong: set[FieldPath], path: FieldP
         except _NO_VALUE as error:
             if not any(known[: len(path)] == path for known in wrong):
                 yield (*path, *inside), f"{rule['message']} (the rule has no value: {error})"
+    if is_too_large(value, schema):
+        return
     if isinstance(value, list):
         for position, item in enumerate(value):
             yield from broken_rules(item, schema.get("items", {}), wrong, (*path, position))
     if isinstance(value, dict):
         for key, item in value.items():
             yield from broken_rules(item, field_schema(schema, key) or {}, wrong, (*path, key))
+
+
+def _holds_too_large(value: Any, schema: Schema) -> bool:
+    if is_too_large(value, schema):
+        return True
+    if isinstance(value, list):
+        return any(_holds_too_large(item, schema.get("items", {})) for item in value)
+    if isinstance(value, dict):
+        return any(_holds_too_large(item, field_schema(schema, key) or {}) for key, item in value.items())
+    return False
 
 
 def _found(value: Any, inside: list[str]) -> str:

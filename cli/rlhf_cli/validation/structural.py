@@ -1,6 +1,10 @@
 """What the API server does with a structural schema, in its order: unknown fields, defaults, then the checks.
 
-Works on JSON values and on the schema of the generated CRD itself; which keywords that uses is held by a test.
+Works on JSON values and on the schema of the generated CRD itself; which keywords that uses is held by a test. Own
+code, not the jsonschema package: defaults, pruning and integer-or-string are the API server's, and the messages (what
+was found, what is expected, which name was meant) are what a user needs of it.
+
+What is larger than the schema allows is not looked into: the server would not do so either.
 """
 
 import copy
@@ -30,7 +34,7 @@ def written(path: FieldPath) -> str:
 
 def shown(value: Any) -> str:
     """A value for a message, cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value[:_LONGEST_SHOWN] if isinstance(value, str | list) else value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
@@ -91,11 +95,25 @@ def violations(value: Any, schema: Schema, path: FieldPath = ()) -> Iterator[Fin
             yield from _number_violations(value, schema, path)
         case list():
             yield from _size_violations(len(value), "Items", "items", schema, path)
-            for position, item in enumerate(value):
+            for position, item in enumerate([] if is_too_large(value, schema) else value):
                 yield from violations(item, schema.get("items", {}), (*path, position))
         case dict():
             yield from _size_violations(len(value), "Properties", "entries", schema, path)
-            yield from _object_violations(value, schema, path)
+            yield from _object_violations({} if is_too_large(value, schema) else value, schema, path)
+
+
+def is_too_large(value: Any, schema: Schema) -> bool:
+    """Whether a list, an object or a text has more in it than its schema allows; what is inside does not count."""
+    match value:
+        case list():
+            most = schema.get("maxItems")
+        case dict():
+            most = schema.get("maxProperties")
+        case str():
+            most = schema.get("maxLength")
+        case _:
+            return False
+    return most is not None and len(value) > most
 
 
 def expected(schema: Schema) -> str:
@@ -137,6 +155,8 @@ def _has_type(value: Any, schema: Schema) -> bool:
 
 def _text_violations(value: str, schema: Schema, path: FieldPath) -> Iterator[Finding]:
     yield from _size_violations(len(value), "Length", "characters", schema, path)
+    if is_too_large(value, schema):
+        return
     # To the server, $ is the very end of the text; to Python, a last line end may follow.
     pattern = schema.get("pattern", "")
     if not re.search(re.sub(r"\$$", r"\\Z", pattern), value):

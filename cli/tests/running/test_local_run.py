@@ -9,6 +9,7 @@ import pytest
 from rlhf_api.job import RLHFJob
 from rlhf_cli.exits import BadInput
 from rlhf_cli.running.local_run import LocalRun, choose_run, locked, read_jobs, the_job
+from rlhf_cli.validation.config_map import ConfigMap
 
 MakeJob = Callable[..., RLHFJob]
 
@@ -59,19 +60,19 @@ def test_what_no_attempt_reads_may_change(tmp_path: Path, make_job: MakeJob) -> 
 
 
 def test_code_and_variables_reach_the_run(tmp_path: Path, make_job: MakeJob) -> None:
-    config_map = {"kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"my_rewards.py": "VALUE = 1\n"}}
+    code_one = ConfigMap(name="code", data={"my_rewards.py": "VALUE = 1\n"}, binary_data={})
+    code_two = ConfigMap(name="code", data={"my_rewards.py": "VALUE = 2\n"}, binary_data={})
     runtime = {
         "code": {"configMap": {"name": "code"}},
         "env": [{"name": "A", "value": "b"}, {"name": "PYTHONPATH", "value": "/job"}],
     }
-    run = choose(make_job(runtime=runtime), tmp_path, config_maps=[config_map])
+    run = choose(make_job(runtime=runtime), tmp_path, config_maps=[code_one])
     environment = run.environment({"HOME": "/home", "PYTHONPATH": "/shell", "A": "overridden"})
     code, job, shell = environment["PYTHONPATH"].split(":")
     assert (Path(code) / "my_rewards.py").read_text(encoding="utf-8") == "VALUE = 1\n"
     assert Path(code).is_relative_to(run.folder.path)
     assert (job, shell, environment["A"], environment["HOME"]) == ("/job", "/shell", "b", "/home")
-    config_map["data"] = {"my_rewards.py": "VALUE = 2\n"}
-    changed = choose(make_job(runtime=runtime), tmp_path, config_maps=[config_map])
+    changed = choose(make_job(runtime=runtime), tmp_path, config_maps=[code_two])
     assert changed.environment({})["PYTHONPATH"].split(":")[0] != code
 
 
@@ -130,6 +131,7 @@ def test_files_give_jobs_with_defaults_and_config_maps(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(
         """
+apiVersion: v1
 kind: ConfigMap
 metadata: {name: code}
 data: {a.py: ""}
@@ -150,7 +152,31 @@ spec:
     )
     (job,), (config_map,) = read_jobs([file])
     assert (job.spec.algorithm.optimizer.learning_rate, job.spec.max_staleness) == (1e-6, 1)
-    assert config_map["metadata"]["name"] == "code"
+    assert config_map == ConfigMap(name="code", data={"a.py": ""}, binary_data={})
     file.write_text(file.read_text(encoding="utf-8").replace("episodes: 1", "episodes: 0"), encoding="utf-8")
     with pytest.raises(BadInput, match=r"job\.yaml:\d+: spec\.episodes"):
         read_jobs([file])
+
+
+def test_a_job_that_is_there_twice_is_not_run(tmp_path: Path) -> None:
+    job = """\
+apiVersion: rlhf.dev/v1alpha1
+kind: RLHFJob
+metadata: {name: tiny}
+spec:
+  episodes: 1
+  algorithm: {type: GRPO, optimizer: {learningRate: 1e-6}}
+  models: {actor: {uri: /p}}
+  rewards: [{function: "m:f"}]
+  prompts: {uri: /p.jsonl}
+  rollout: {promptsPerEpisode: 4, samplesPerPrompt: 4, maxNewTokens: 4}
+  checkpoint: {storage: {path: /data}}
+"""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{job}---\n{job}", encoding="utf-8")
+    with pytest.raises(BadInput) as refused:
+        read_jobs([file])
+    assert refused.value.problems == (
+        f"{file}:15: metadata.name: RLHFJob default/tiny is also at {file}:3; "
+        "expected one: the last would replace the others",
+    )

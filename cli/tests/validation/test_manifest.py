@@ -150,6 +150,7 @@ def test_a_collection_has_the_value_that_kubectl_sends(situation: str, text: str
         ("a mapping as key", "kind: A\n? {a: b}\n: 1\n", "a.yaml:2: a key must be text, a number or a boolean"),
         ("plain text", "hello\n", "a.yaml:1: expected an object with apiVersion and kind"),
         ("a list", "---\n- a\n", "a.yaml:2: expected an object with apiVersion and kind"),
+        ("a List that is none", "kind: List\nitems: a\n", "a.yaml:2: items: expected a list of objects"),
         ("a List of text", "kind: List\nitems:\n- a\n", "a.yaml:3: expected an object with apiVersion and kind"),
     ],
     ids=lambda value: value if isinstance(value, str) and "\n" not in value and "a.yaml" not in value else "",
@@ -178,15 +179,44 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert str(refused.value) == f"{tmp_path}/job.yaml: No such file or directory"
 
 
-def test_a_file_nested_without_end_is_an_error() -> None:
-    with pytest.raises(ManifestError, match=r"^a\.yaml: nested too deep to be a manifest$"):
-        one("a: " + "[" * 5000 + "]" * 5000)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("a: " + "[" * 400 + "]" * 400, "a.yaml:1: nested more than 64 levels deep", id="400 lists"),
+        pytest.param("a: " + "[" * 100_000, "a.yaml:1: nested more than 64 levels deep", id="100,000 lists"),
+        pytest.param("".join(f"{' ' * n}k:\n" for n in range(400)), "a.yaml:65: nested more", id="400 objects"),
+        pytest.param(
+            "l0: &l0 [1]\n" + "".join(f"l{n}: &l{n} [*l{n - 1}]\n" for n in range(1, 400)),
+            "a.yaml:1: nested more",
+            id="400 aliases in each other",
+        ),
+        pytest.param(
+            "l0: &l0 [1]\n" + "".join(f"l{n}: &l{n} [{f'*l{n - 1},' * 10}]\n" for n in range(1, 9)),
+            "a.yaml:1: more than 20000 values up to here, each use of an alias or merge counted",
+            id="aliases that multiply",
+        ),
+        pytest.param(
+            "l0: &l0 {a: 1}\n" + "".join(f"l{n}: &l{n} {{<<: [{f'*l{n - 1},' * 10}]}}\n" for n in range(1, 20)),
+            "a.yaml:1: more than 20000 values",
+            id="merges that multiply",
+        ),
+        pytest.param("a:\n" + "- 1\n" * 25_000, "a.yaml:20000: more than 20000", id="a list without end"),
+        pytest.param("a: 1\n" * 25_000, "a.yaml:20000: more than 20000", id="a key written without end"),
+        pytest.param("# comment\n" * 500_000, "a.yaml: found more than 4194304 bytes", id="a large file"),
+    ],
+)
+def test_a_file_of_no_measure_is_refused_before_it_is_read(text: str, message: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest(text.encode(), "a.yaml")
+    assert str(refused.value).startswith(message)
 
 
-def test_aliases_cannot_multiply_without_end() -> None:
-    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
-    with pytest.raises(ManifestError, match="more than 100000 values"):
-        one("l0: &l0 [1]\n" + levels)
+@pytest.mark.timeout(120)
+def test_many_doubled_keys_in_many_items_are_read_with_their_lines() -> None:
+    items = "".join(f"- kind: A\n  v: {n}\n  v: 1\n" for n in range(2_000))
+    documents = parse_manifest(f"kind: List\nitems:\n{items}".encode(), "a.yaml")
+    assert (len(documents), documents[-1].duplicates) == (2_000, ((("v",), 6_002),))
 
 
 MANY = """\
@@ -209,6 +239,24 @@ items:
       weight: 2
 - {kind: Secret}
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kind: RLHFJobList\nitems: [{kind: RLHFJob, v: 1}]", [{"kind": "RLHFJob", "v": 1}]),
+        (
+            "kind: RLHFJobList\napiVersion: rlhf.dev/v1alpha1\nitems: [{v: 1}]",
+            [{"kind": "RLHFJob", "apiVersion": "rlhf.dev/v1alpha1", "v": 1}],
+        ),
+        ("kind: List\nitems: [{v: 1}]", [{"v": 1}]),
+        ("kind: List\nitems: [{kind: List, items: [{kind: A}, {kind: B}]}]", [{"kind": "A"}, {"kind": "B"}]),
+        ("kind: List\nitems: []", []),
+        ("kind: A\nitems: [1]", [{"kind": "A", "items": [1]}]),
+    ],
+)
+def test_a_list_holds_what_kubectl_finds_in_it(text: str, expected: list[Any]) -> None:
+    assert [document.value for document in parse_manifest(text.encode(), "a.yaml")] == expected
 
 
 def test_documents_come_in_order_with_the_items_of_lists() -> None:

@@ -13,11 +13,12 @@ from rich.console import Console
 from rlhf_api.crd import object_schema
 from rlhf_api.job import RLHFJob
 from rlhf_cli.validation.command import validate as validate_files
+from rlhf_cli.validation.config_map import ConfigMap, load_config_map
 from rlhf_cli.validation.manifest import Document, FieldPath, parse_manifest, read_manifest
 from rlhf_cli.validation.patterns import WORDS
 from rlhf_cli.validation.rules import broken_rules
 from rlhf_cli.validation.structural import defaulted, field_schema, unknown_fields, violations
-from rlhf_cli.validation.verdict import InvalidJob, is_job, load_job, validate
+from rlhf_cli.validation.verdict import InvalidObject, is_job, load_job, validate
 from rule_cases import Generated
 from valid_jobs import bases
 
@@ -339,6 +340,20 @@ def test_the_job_that_the_cases_start_from_is_valid() -> None:
             "{name: sums, lables: {}}",
             ["job:3: metadata.lables: unknown field; did you mean labels?"],
         ),
+        (
+            "metadata of wrong types",
+            "{name: sums}",
+            "{name: [sums], namespace: {}, finalizers: keep, ownerReferences: [a], generation: first, uid: 3}",
+            [
+                'job:3: metadata.finalizers: found "keep", expected a list',
+                'job:3: metadata.generation: found "first", expected an integer',
+                "job:3: metadata.name: found [\"sums\"], expected lower-case letters, digits, '-' and '.', beginning "
+                "and ending with a letter or digit, at most 253",
+                "job:3: metadata.namespace: found {}, expected at most 63 lower-case letters, digits and '-'",
+                'job:3: metadata.ownerReferences[0]: found "a", expected an object',
+                "job:3: metadata.uid: found 3, expected text",
+            ],
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -398,7 +413,7 @@ def test_a_null_in_the_file_is_absent() -> None:
 
 
 def test_an_invalid_job_is_not_loaded() -> None:
-    with pytest.raises(InvalidJob) as refused:
+    with pytest.raises(InvalidObject) as refused:
         load_job(document(VALID.replace("episodes: 5", "episodes: 0")))
     assert str(refused.value) == "job:5: spec.episodes: found 0, expected at least 1"
 
@@ -510,8 +525,8 @@ def test_the_generated_jobs_meet_every_rule_both_ways() -> None:
     broken: set[tuple[str, str]] = set()
     for item in GENERATED:
         effective = defaulted(item.document, SCHEMA)
-        said = {(place, message.split(", ", 1)[-1]) for place, message in broken_rules(effective, SCHEMA, {()})}
-        said |= set(broken_rules(effective, SCHEMA, {()}))
+        findings = set(broken_rules(effective, SCHEMA, {()}))
+        said = findings | {(place, message.split(", ", 1)[-1]) for place, message in findings}
         for place, message, where in rules(SCHEMA, effective):
             (broken if (where, message) in said else kept).add((place, message))
     expected = set(all_rules(SCHEMA))
@@ -528,14 +543,87 @@ def run(*paths: Path) -> tuple[int, str]:
 
 def test_the_command_says_that_a_file_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text(VALID + "---\nkind: ConfigMap\n")
-    assert run(path) == (0, f"{path}: sums: valid; not checked: ConfigMap\n")
+    path.write_text(VALID + "---\nkind: Secret\n")
+    assert run(path) == (0, f"{path}: sums: valid; not checked: Secret\n")
+
+
+def test_the_command_refuses_a_job_that_is_there_twice(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(VALID + "---\n" + VALID.replace("name: sums", "name: sums, namespace: other"))
+    second.write_text(
+        VALID.replace("name: sums", "name: sums, namespace: default").replace("episodes: 5", "episodes: 6")
+    )
+    assert run(first, second) == (
+        1,
+        f"{first}: sums, sums: valid\n{second}:3: metadata.name: RLHFJob default/sums is also at {first}:3; "
+        "expected one: the last would replace the others\n",
+    )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        pytest.param("- function: rewards:exact", "- function: a:b\n" + "  - function: a:b\n" * 5_000, 11, id="a list"),
+        pytest.param("episodes: 5", "".join(f"k{n}: 1\n  " for n in range(5_000)), 5, id="unknown fields"),
+        pytest.param("episodes: 5", "episodes: 5\n  " * 5_000, 5_004, id="a doubled key"),
+        pytest.param("/models/policy", "/" + "a" * 1_000_000, 10, id="a text"),
+        pytest.param("{name: sums}", "{name: sums, labels: {" + "a: b, " * 5_000 + "}}", 3, id="doubled labels"),
+    ],
+)
+def test_a_file_of_no_measure_has_a_few_problems_with_lines(tmp_path: Path, old: str, new: str, place: int) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(VALID.replace(old, new))
+    code, output = run(path)
+    lines = output.splitlines()
+    assert code == 1
+    assert 1 <= len(lines) <= 101
+    assert any(line.startswith(f"{path}:{place}: ") for line in lines)
+    assert len(lines) < 100 or "RLHFJob: has more problems than these 100" in output
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("data: [a]", '3: data: found ["a"], expected an object'),
+        ("data: text", '3: data: found "text", expected an object'),
+        ("data: {a: 3}", "3: data.a: found 3, expected text"),
+        ("data: {../../evil.py: x}", '3: data.../../evil.py: found key "../../evil.py", expected a file name'),
+        ("data: {..: x}", '3: data...: found key "..", expected a file name'),
+        ("binaryData: [a]", '3: binaryData: found ["a"], expected an object'),
+        ("binaryData: AAEC", '3: binaryData: found "AAEC", expected an object'),
+        ("binaryData: {a: [1]}", "3: binaryData.a: found [1], expected text"),
+        ("binaryData: {a: $$$}", '3: binaryData.a: found "$$$", expected base64'),
+        ("data: {a: b}\nbinaryData: {a: AAEC}", "4: binaryData.a: found the same key in data"),
+        ("data: {a: b, a: c}", "3: data.a: written more than once"),
+        ("dta: {a: b}", "3: dta: unknown field; did you mean data?"),
+        ("immutable: yes please", '3: immutable: found "yes please", expected true or false'),
+        ("metadata: code", '3: metadata: found "code", expected an object with a name'),
+        ("data: {a: " + "x" * 1_048_577 + "}", "1: ConfigMap: found 1048577 bytes of data"),
+    ],
+    ids=lambda value: value[:40],
+)
+def test_a_config_map_of_another_form_is_refused_with_its_line(tmp_path: Path, content: str, found: str) -> None:
+    path = tmp_path / "job.yaml"
+    metadata = "" if content.startswith("metadata") else "metadata: {name: code}\n"
+    path.write_text(f"apiVersion: v1\nkind: ConfigMap\n{content}\n{metadata}---\n{VALID}")
+    code, output = run(path)
+    assert (code, output.count("\n")) == (1, 1)
+    assert output.startswith(f"{path}:{found}")
+    with pytest.raises(InvalidObject):
+        load_config_map(read_manifest(path)[0])
+
+
+def test_a_config_map_is_read_as_the_server_stores_it(tmp_path: Path) -> None:
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: }\ndata: {a: b}\nbinaryData: {d: AAEC}\n"
+    expected = ConfigMap(name="c", data={"a": "b"}, binary_data={"d": b"\0\1\2"})
+    assert load_config_map(document(text)) == expected
 
 
 def test_the_command_prints_every_problem_of_every_file(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
-    first.write_text(VALID.replace("episodes: 5", "episodes: 0"))
-    second.write_text(VALID + "---\n" + VALID.replace("/models/policy", "'[red]policy'"))
+    first.write_text(VALID.replace("episodes: 5", "episodes: 0").replace("sums", "differences"))
+    second.write_text(VALID + "---\n" + VALID.replace("sums", "products").replace("/models/policy", "'[red]policy'"))
     assert run(first, second) == (
         1,
         f"{first}:5: spec.episodes: found 0, expected at least 1\n"
