@@ -67,11 +67,15 @@ def test_a_step_in_bfloat16_is_near_that_in_fp32_and_its_masters_are_fp32() -> N
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 5, 2), (1,) * 12])
 def test_splits_of_a_step_in_bfloat16_are_near_each_other(sizes: tuple[int, ...]) -> None:
-    """Forwards agree to fp32's bound; every micro-batch's gradient of a weight is rounded before they are summed."""
+    """Every micro-batch's gradient of a weight is rounded before they are summed.
+
+    Forwards differ too, where the processor multiplies bfloat16 in an order that depends on the number of rows.
+    """
     whole = take_step(learner(torch.bfloat16), make_experiences())
     parts = take_step(learner(torch.bfloat16), *split(make_experiences(), *sizes))
     for name in ("loss", "entropy", "kl", "ratio"):
-        assert parts[0][name] == pytest.approx(whole[0][name], abs=1e-5)
+        # Measured: 1e-6 with bfloat16 units, 9e-5 without.
+        assert parts[0][name] == pytest.approx(whole[0][name], abs=5e-4)
     # Measured: 0.002.
     assert distance(parts, whole) < 0.005
 
