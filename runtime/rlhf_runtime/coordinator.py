@@ -102,7 +102,7 @@ class Run:
                     held_out=checked.held_out,
                 )
             finally:
-                await self._storage.calls.do(directory.remove_probe, probe)
+                await self._storage.calls.tidy(directory.remove_probe, probe)
         finally:
             await asyncio.wait([connecting])
             await asyncio.to_thread(cluster.disconnect)

@@ -35,6 +35,7 @@ from tiny_run import RecordingChannel, run_config
 from virtual_time import VirtualTime, at_once
 
 FOREVER = 1e9
+PROMPTS = TrainingPrompts(prompt_set(*map(str, range(30))), seed=1)
 Range = tuple[float, float]
 
 
@@ -311,9 +312,16 @@ class SimulatedSupervisor(RecordingChannel):
             self._on_episode(self, report)
 
 
-def _first(group: ExceptionGroup[RunFailure]) -> RunFailure:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
+def failure_in(group: ExceptionGroup[Exception]) -> RunFailure:
+    """The failure that ended an attempt. Raises the group if it holds anything else."""
+    failures, others = group.split(RunFailure)
+    if failures is None or others is not None:
+        raise group
+    error: Exception = failures
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, RunFailure)
+    return error
 
 
 def config_of(folder: Path, **changes: Any) -> RunConfig:
@@ -344,6 +352,8 @@ class Attempt:
     checkpoints: Checkpoints = field(init=False)
     standing: Standing = field(init=False)
     flow: Flow = field(init=False)
+    first: int = field(init=False)
+    """Episodes of earlier attempts that this one goes on from."""
 
     def __post_init__(self) -> None:
         config, directory = self.config, RunDirectory(self.config.run_directory)
@@ -351,7 +361,7 @@ class Attempt:
         directory.attempt(config.attempt).path.mkdir(parents=True)
         self.checkpoints = Checkpoints(directory, config.attempt, config.checkpoint_keep)
         self.standing = standing_of(self.checkpoints.newest())
-        first = self.standing.latest_episode
+        self.first = first = self.standing.latest_episode
         self.world.resumes(first)
         self.flow = Flow(
             config=config,
@@ -373,10 +383,7 @@ class Attempt:
         try:
             self.run()
         except ExceptionGroup as group:
-            failures, others = group.split(RunFailure)
-            if failures is None or others is not None:
-                raise
-            return _first(failures)
+            return failure_in(group)
         raise AssertionError("the attempt succeeded")
 
     async def _run(self) -> None:
@@ -390,7 +397,7 @@ class Attempt:
             watch,
             storage=Storage(directory=directory, checkpoints=self.checkpoints, calls=StorageCalls(beside=at_once)),
             standing=self.standing,
-            training=TrainingPrompts(prompt_set(*map(str, range(30))), seed=1),
+            training=PROMPTS,
             held_out=[
                 Prompt(index=HELD_OUT_INDEX + i, row=i, text="", token_ids=(1,), columns={})
                 for i in range(self.questions)

@@ -165,7 +165,7 @@ class EpisodeDesk:
         if staged.due or (score is not None and (best is None or score > best)):
             await self.keep(staged, version, score)
         else:
-            await self._storage.calls.do(self._storage.checkpoints.discard, staged.folder)
+            await self._storage.calls.tidy(self._storage.checkpoints.discard, staged.folder)
 
     async def keep(self, staged: Staged, version: int, score: float | None) -> None:
         """Make a checkpoint count; its episode is in the journal."""
@@ -186,4 +186,4 @@ class EpisodeDesk:
         )
         await storage.calls.do(storage.checkpoints.complete, staged.folder, staged.files, state)
         standing.latest_folder, standing.latest_episode = folder, version
-        await storage.calls.do(storage.checkpoints.prune, standing.best_checkpoint)
+        await storage.calls.tidy(storage.checkpoints.prune, standing.best_checkpoint)

@@ -38,6 +38,7 @@ class TrainingLoop:
         self._standing = standing
         self._held_out = held_out
         self._episode_began = flow.clock.monotonic()
+        self._dropped = 0
 
     async def run(self) -> None:
         flow = self._flow
@@ -49,8 +50,8 @@ class TrainingLoop:
         while flow.version < flow.episodes and not flow.stopping:
             await self._episode()
         await self._desk.until_done()
+        await self._save_what_is_trained()
         if flow.version < flow.episodes:
-            await self._save_before_stop()
             raise RunFailure(
                 STOPPED,
                 f"asked to stop: {flow.version} of {flow.episodes} episodes are trained; "
@@ -67,9 +68,7 @@ class TrainingLoop:
 
     async def _episode(self) -> None:
         flow, began, version = self._flow, self._episode_began, self._flow.version
-        dropped_before = _dropped(flow)
-        await self._collect()
-        if flow.stopping:
+        if not await self._collect():
             return
         collected = flow.clock.monotonic()
         trained, groups = await self._train()
@@ -81,6 +80,7 @@ class TrainingLoop:
         evaluation = self._begin_evaluation()
         published = flow.clock.monotonic()
         staged = await self._stage(scored=evaluation)
+        dropped, self._dropped = self._dropped, _dropped(flow)
         self._episode_began = flow.clock.monotonic()
         await self._desk.hand_in(
             TrainedEpisode(
@@ -94,28 +94,33 @@ class TrainingLoop:
                     publish=published - publish_began,
                 ),
                 changed_weights=publication.manifest.changed_weights,
-                dropped=_dropped(flow) - dropped_before,
+                dropped=self._dropped - dropped,
                 published_at=published,
                 evaluation=flow.evaluation if evaluation else None,
                 staged=staged,
             )
         )
 
-    async def _collect(self) -> None:
-        """Wait until all groups of the episode are buffered and none is too stale, or until asked to stop."""
+    async def _collect(self) -> bool:
+        """Wait until all groups of the episode are buffered and none is too stale. False if it is not to be trained.
+
+        That is so after a stop, and when `episodes` was lowered to what is trained already.
+        """
         flow = self._flow
         flow.collecting = True
-        while True:
+        while not flow.stopping and flow.version < flow.episodes:
             dropped = drop_stale(flow.ledger, trainer_version=flow.version, max_staleness=flow.max_staleness)
             if dropped:
                 log.info("%d groups are too stale for episode %d: sampled again", len(dropped), flow.version + 1)
                 flow.pulse.beat()
                 await self._trainers.forget(dropped)
                 continue
-            if flow.ledger.is_ready(flow.version) or flow.stopping:
-                break
+            if flow.ledger.is_ready(flow.version):
+                flow.collecting = False
+                return True
             await flow.pulse.next()
         flow.collecting = False
+        return False
 
     async def _train(self) -> tuple[Trained, list[GroupSummary]]:
         flow, version = self._flow, self._flow.version
@@ -162,8 +167,8 @@ class TrainingLoop:
         folder = await self._storage.do(self._checkpoints.unfinished, flow.version)
         return Staged(folder, await self._trainers.save(folder, resumable=True), due)
 
-    async def _save_before_stop(self) -> None:
-        """Nothing is in training: what has been trained since the last checkpoint must not be lost."""
+    async def _save_what_is_trained(self) -> None:
+        """Nothing is in training. The newest checkpoint lacks episodes after a stop, or if `episodes` was lowered."""
         flow = self._flow
         if self._standing.latest_episode == flow.version:
             return

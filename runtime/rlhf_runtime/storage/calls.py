@@ -1,6 +1,7 @@
 """Storage calls beside the event loop, and what their errors mean for the attempt."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
@@ -9,6 +10,8 @@ from rlhf_api.conditions import STORAGE_FAILED
 
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.storage.run_directory import DamagedFile, storage_failure
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,3 +47,10 @@ class StorageCalls:
             raise storage_failure(error, "the run directory cannot be used") from error
         except DamagedFile as error:
             raise RunFailure(STORAGE_FAILED, str(error), permanent=True) from error
+
+    async def tidy(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Remove what nobody needs any more. An error is logged: it must not end a run that has lost nothing."""
+        try:
+            await self.do(call, *args, **kwargs)
+        except RunFailure as error:
+            log.warning("files that are not needed any more stay: %s", error.message)

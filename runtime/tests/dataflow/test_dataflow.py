@@ -1,5 +1,6 @@
 """Named situations of the coordinator's loops, in simulated time. test_simulation.py has random ones."""
 
+import errno
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -193,3 +194,48 @@ def test_a_jump_of_the_wall_clock_changes_nothing_but_the_times_reported(tmp_pat
         return reports, waits, attempt.time.loop.time()
 
     assert of("jumps", jump) == of("steady", None)
+
+
+@pytest.mark.parametrize("lowered", [3, 2, 1])
+def test_episodes_lowered_to_what_is_trained_ends_the_run_with_its_model_and_its_checkpoint(
+    tmp_path: Path, lowered: int
+) -> None:
+    def lower(channel: SimulatedSupervisor, report: EpisodeReport) -> None:
+        if report.episode == 3:
+            channel.settings = channel.settings.model_copy(update={"generation": 2, "episodes": lowered})
+
+    # The next episode takes long, so that the trainers wait for it when the settings come.
+    world = World(seconds=Seconds(make=(30, 40), journal=(0, 0)))
+    config = config_of(tmp_path, checkpointEveryEpisodes=50, maxStaleness=0)
+    attempt = Attempt(config=config, world=world, on_episode=lower).run()
+    last = attempt.channel.states[-1]
+    assert (len(attempt.channel.episodes), last.policy_version) == (3, 3)
+    assert last.final_model == f"{config.run_directory}/model"
+    assert last.latest_checkpoint == f"{config.run_directory}/attempts/00001/checkpoints/episode-000003"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_drops_of_all_episodes_add_up_to_the_ledger(tmp_path: Path, seed: int) -> None:
+    # Groups are dropped while episodes wait for the journal too, which here takes longer than training.
+    world = World(seed, seconds=Seconds(journal=(10, 20)), faults=Faults(payload_is_lost=0.3))
+    config = config_of(tmp_path, makers={"replicas": 3}, maxStaleness=3, bufferCapacity=40, episodes=10)
+    channel = Attempt(config=config, world=world).run().channel
+    ledger = channel.states[-1].ledger
+    assert ledger.dropped_lost > 5
+    assert sum(report.dropped for report in channel.episodes) == ledger.dropped_stale + ledger.dropped_lost
+
+
+@pytest.mark.parametrize("call", ["prune", "discard"])
+def test_what_cannot_be_removed_does_not_end_a_run_that_has_lost_nothing(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(_: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", "/storage/x")
+
+    config = config_of(
+        tmp_path, checkpointEveryEpisodes=2, checkpointKeep=1, evaluation={"uri": "/x", "everyEpisodes": 1}
+    )
+    attempt = Attempt(config=config, world=World(score=lambda version: -float(version)))
+    setattr(attempt.checkpoints, call, busy)
+    assert len(attempt.run().channel.episodes) == 6
+    assert "Device or resource busy" in caplog.text
