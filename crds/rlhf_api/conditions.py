@@ -30,6 +30,7 @@ KUBERAY_MISSING: Final = (
     "KubeRayMissing"  # the cluster has no RayCluster resource: KubeRay is not installed, or not yet
 )
 ALL_PODS_READY: Final = "AllPodsReady"  # reason of ClusterReady: the head pod and all worker pods are ready
+RELEASED: Final = "Released"  # reason of ClusterReady: the job is over, and its RayCluster and pods are gone
 WITHIN_BOUND: Final = "WithinBound"  # reason of StalenessWithinBounds: staleness was at most maxStaleness
 EXCEEDED: Final = "Exceeded"  # reason of StalenessWithinBounds: staleness was above maxStaleness
 

@@ -21,9 +21,11 @@ from rlhf_operator.observed.picture import (
     Unreachable,
     newest_head,
     parse_cluster,
+    parse_pod,
     pods_of_cluster,
 )
 from rlhf_operator.observed.report_view import ReportView
+from rlhf_operator.status.release import released
 from rlhf_operator.watched import Watched, child_key
 
 #: What the watches told is read anew after so many seconds: a watch may have missed a deletion.
@@ -52,10 +54,10 @@ class Observer:
         """The picture for ``decide``. Raises ApiError or ClientError when Kubernetes does not answer."""
         if job.status.start_time is None:
             return Observed()
+        if job.status.completion_time is not None:
+            return await self._left_over(job)
         raw = await self._ray_cluster(job)
         cluster = parse_cluster(raw) if raw else None
-        if job.status.completion_time is not None:
-            return Observed(cluster=cluster)
         pods = pods_of_cluster(self._watched.pods_of(job.uid), job.uid, _cluster_name(job))
         head = newest_head(pods)
         # Read until the job's copy is recorded, and as long as pods that mount it have to be made.
@@ -81,15 +83,20 @@ class Observer:
             previous=await self._previous(job, head),
         )
 
-    async def _ray_cluster(self, job: RLHFJob) -> Raw | None:
-        """From the watch; read when the watch knows none (it may be late) or was last checked too long ago.
+    async def _left_over(self, job: RLHFJob) -> Observed:
+        """What a finished job still holds: read, not taken from the watches, until it has been seen gone."""
+        if released(job.status):
+            return Observed()
+        raw = await self._cluster.read_cluster(job.namespace, _cluster_name(job))
+        pods = tuple(parse_pod(pod) for pod in await self._cluster.read_pods(job))
+        return Observed(cluster=parse_cluster(raw) if raw else None, pods=pods)
 
-        For a finished job nothing is read: a cluster that is left comes by the watch.
-        """
+    async def _ray_cluster(self, job: RLHFJob) -> Raw | None:
+        """From the watch; read when the watch knows none (it may be late) or was last checked too long ago."""
         key = child_key(job, _cluster_name(job))
         known = self._watched.clusters.get(key)
         fresh = self._monotonic() - self._read_at.get(job.uid, float("-inf")) < REREAD_SECONDS
-        if job.status.completion_time is not None or (known is not None and fresh):
+        if known is not None and fresh:
             return known
         read = await self._cluster.read_cluster(*key)
         if read is None:

@@ -12,7 +12,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_api.status import RLHFJobStatus
 
 from rlhf_operator.clients.cluster import Cluster
-from rlhf_operator.clients.kube import Conflict, NotFound, Raw
+from rlhf_operator.clients.kube import ApiError, Conflict, NotFound, Raw
 from rlhf_operator.clients.rayjobs import RayJobs, RayRefused
 from rlhf_operator.clients.reports import Links
 from rlhf_operator.decisions.decide import decide
@@ -22,7 +22,8 @@ from rlhf_operator.decisions.plan import (
     CreateConfigMap,
     CreateRayCluster,
     CreateSecret,
-    DeleteChildren,
+    DeleteRayCluster,
+    DeleteSecretAndCode,
     StopSubmission,
     Submit,
 )
@@ -31,6 +32,7 @@ from rlhf_operator.observe import Observer
 from rlhf_operator.queue import Key
 from rlhf_operator.status import invalid
 from rlhf_operator.status.build import bounded
+from rlhf_operator.status.release import with_obstacle
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 
@@ -103,10 +105,15 @@ class Passes:
         if raw is None or "deletionTimestamp" in raw["metadata"]:
             return
         try:
-            old = RLHFJob.model_validate(raw).status
-            said = bounded(f"the operator cannot go on: {type(error).__name__}: {error}", key[1])
-            if old.completion_time is None and old.message != said:
-                await self._write(key, raw, old, old.model_copy(update={"message": said}))
+            job = RLHFJob.model_validate(raw)
+            said = f"{type(error).__name__}: {error}"
+            if job.status.completion_time is None:
+                message = bounded(f"the operator cannot go on: {said}", key[1])
+                new = job.status.model_copy(update={"message": message})
+            else:
+                new = with_obstacle(job, said, self._now())
+            if new != job.status:
+                await self._write(key, raw, job.status, new)
         except Exception:
             log.exception("%s/%s: its status cannot be written either", *key)
 
@@ -142,10 +149,13 @@ class Passes:
                     log.warning("%s/%s: %s was not stopped: %s", *key, submission_id, error)
             case Acknowledge():
                 await self._links.acknowledge(key, action)
-            case DeleteChildren(cluster):
-                await self._cluster.delete_children(job, cluster)
-                # The watch will say so too, but a pass before that must not do it again.
-                self._watched.clusters.discard((job.namespace, cluster))
+            case DeleteRayCluster(name):
+                await self._cluster.delete_ray_cluster(job, name)
+            case DeleteSecretAndCode():
+                try:
+                    await self._cluster.delete_secret_and_code(job)
+                except ApiError as error:
+                    log.warning("%s/%s: left behind until the job is deleted: %s", *key, error)
         return ""
 
     async def _write(self, key: Key, raw: Raw, old: RLHFJobStatus, new: RLHFJobStatus) -> float | None:

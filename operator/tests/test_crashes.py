@@ -20,7 +20,7 @@ from rlhf_api import names
 from rlhf_api.job import RLHFJob
 from rlhf_api.status import EpisodeReport, ReportCursor, RLHFJobStatus
 from rlhf_operator.clients.cluster import Proof
-from rlhf_operator.clients.kube import Conflict
+from rlhf_operator.clients.kube import ApiError, Conflict
 from rlhf_operator.clients.rayjobs import RayRefused
 from rlhf_operator.decisions.plan import Acknowledge, Submit
 from rlhf_operator.manifests.children import config_map, secret
@@ -67,6 +67,8 @@ class World:
     claim_comes: float = 0
     """When the storage claim is applied, seconds after the job; and when the ConfigMap with its code is."""
     code_comes: float = 0
+    forbidden: frozenset[str] = frozenset()
+    """Kinds that the operator may not delete."""
     refusal: str = ""
     """What Ray says to every submission."""
     accident: Callable[["World"], None] = lambda world: None
@@ -226,20 +228,29 @@ class FakeCluster:
     async def create_ray_cluster(self, job: RLHFJob, manifest: dict[str, Any]) -> None:
         self._create(copy.deepcopy(manifest))
 
-    async def delete_children(self, job: RLHFJob, cluster: str) -> None:
-        for kind, name in (
-            ("ConfigMap", names.code_config_map_name(job)),
-            ("Secret", names.token_secret_name(job)),
-            ("RayCluster", cluster),
-        ):
-            self._world.objects.pop((kind, name), None)
-            self._world.effect(f"delete {kind}")
+    async def delete_ray_cluster(self, job: RLHFJob, name: str) -> None:
+        self._delete("RayCluster", name)
+
+    async def delete_secret_and_code(self, job: RLHFJob) -> None:
+        try:
+            self._delete("Secret", names.token_secret_name(job))
+        finally:
+            self._delete("ConfigMap", names.code_config_map_name(job))
+
+    def _delete(self, kind: str, name: str) -> None:
+        if kind in self._world.forbidden:
+            raise ApiError(403, "Forbidden", f"cannot delete {kind}", name)
+        self._world.objects.pop((kind, name), None)
+        self._world.effect(f"delete {kind}")
 
     async def write_status(self, raw: dict[str, Any], status: RLHFJobStatus) -> dict[str, Any]:
         world = self._world
         if raw["metadata"]["resourceVersion"] != world.job["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "changed", "status")
-        assert world.status.completion_time is None, "a terminal status never changes"
+        if world.status.completion_time is not None:
+            said = {"conditions": [c for c in status.conditions if c.type != "ClusterReady"]}
+            before = {"conditions": [c for c in world.status.conditions if c.type != "ClusterReady"]}
+            assert status.model_copy(update=said) == world.status.model_copy(update=before), "a terminal status changed"
         world.job["status"] = status.to_dict()
         world.job["metadata"]["resourceVersion"] = world.version()
         world.written.append(world.now)
@@ -446,6 +457,11 @@ def lose_cluster(world: World) -> None:
         del world.objects["RayCluster", raw["metadata"]["name"]]
 
 
+def cluster_ready(world: World) -> tuple[str, str]:
+    [condition] = [condition for condition in world.status.conditions if condition.type == "ClusterReady"]
+    return condition.reason, condition.message
+
+
 STORIES: dict[str, dict[str, Any]] = {
     "a run that succeeds": {},
     "a trainer that is lost once": {"fails": retryable_at_third},
@@ -478,11 +494,12 @@ def test_an_uninterrupted_run_does_each_thing_once(given: G) -> None:
         "codeHash": Code({"rewards.py": "..."}, {}).digest,
     }
     made = ["create Secret", "create ConfigMap", "create RayCluster", "submit"]
-    ended = ["acknowledge", "delete ConfigMap", "delete Secret", "delete RayCluster"]
+    ended = ["acknowledge", "delete RayCluster", "delete Secret", "delete ConfigMap"]
     assert [what for what in world.effects if not what.startswith("status")] == [*made, *ended]
-    last_status = max(i for i, what in enumerate(world.effects) if what.startswith("status"))
-    assert world.effects[last_status] == "status Succeeded"
-    assert min(i for i, what in enumerate(world.effects) if what.startswith("delete")) > last_status
+    end = world.effects.index("status Succeeded")
+    assert world.effects.index("delete RayCluster") > end, "the end is recorded before anything is deleted"
+    assert world.effects[-1] == "status Succeeded", "what was seen gone is said last"
+    assert cluster_ready(world) == ("Released", "RayCluster addition-39d55 and its pods are gone")
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -596,3 +613,34 @@ def test_what_a_job_names_may_be_applied_after_it_in_any_order(given: G, code: f
 def test_a_copy_of_the_code_that_was_deleted_is_made_again_for_the_next_head(given: G) -> None:
     world = story(given, "a copy of the code that is deleted with the head")
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 2)
+
+
+def work_on(world: World, steps: int) -> None:
+    operator = Operator(world)
+    for _ in range(steps):
+        world.step()
+        with contextlib.suppress(ApiError):
+            asyncio.run(operator.work())
+
+
+def test_what_may_not_be_deleted_keeps_nothing_dearer_than_itself(given: G) -> None:
+    world = World(given, given.manifest(episodes=EPISODES), forbidden=frozenset({"Secret"}))
+    work_on(world, 40)
+    assert cluster_ready(world)[0] == "Released"
+    assert [kind for kind, _ in world.objects] == ["Secret"]
+    before = list(world.effects)
+    work_on(world, 10)
+    assert world.effects == before, "the rest goes with the job: it costs nothing more"
+
+
+def test_a_cluster_that_may_not_be_deleted_is_said_to_be_there_until_it_is_gone(given: G) -> None:
+    world = World(given, given.manifest(episodes=EPISODES), forbidden=frozenset({"RayCluster"}))
+    work_on(world, 40)
+    reason, message = cluster_ready(world)
+    assert (world.status.phase, reason) == ("Succeeded", "Completed")
+    assert message.startswith("the job is over, but RayCluster addition-39d55 could not be deleted: ApiError: ")
+    assert message.endswith("403 Forbidden: cannot delete RayCluster")
+    assert len(world.pods) == 1
+    world.forbidden = frozenset()
+    work_on(world, 10)
+    assert (cluster_ready(world)[0], world.pods, world.objects) == ("Released", [], {})

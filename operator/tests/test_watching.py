@@ -11,6 +11,7 @@ from rlhf_operator.handlers import registry, settings
 from rlhf_operator.observe import REREAD_SECONDS, Observer
 from rlhf_operator.observed.picture import Code, Submission, parse_cluster, parse_pod
 from rlhf_operator.observed.report_view import NOTHING_HEARD
+from rlhf_operator.status.release import with_release
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 
@@ -150,9 +151,13 @@ async def test_a_deletion_that_the_watch_missed_is_found_out(given: G) -> None:
     assert (await scene.observe(given.job(given.submitted()))).cluster is None
 
 
-async def test_a_finished_job_costs_no_read(given: G) -> None:
+async def test_a_finished_job_costs_no_read_once_its_cluster_was_seen_gone(given: G) -> None:
     scene = Scene(given, None)
-    await scene.observe(given.job(given.running(completionTime="2026-01-02T04:00:00Z")))
+    finished = given.job(given.running(completionTime="2026-01-02T04:00:00Z"))
+    scene.watched.put_pod(head(given))
+    assert (await scene.observe(finished)).pods == (), "the watch may be late: pods are read"
+    assert scene.cluster.reads == ["cluster", "pods"]
+    await scene.observe(finished.model_copy(update={"status": with_release(finished, given.at(60))}))
     assert scene.cluster.reads == []
     assert scene.ray.asked == []
 

@@ -171,14 +171,24 @@ class Cluster:
             if job.uid not in owners:
                 raise NotOurs(f"{resource} {name} exists and does not belong to this job; delete it") from None
 
-    async def delete_children(self, job: RLHFJob, cluster: str) -> None:
-        for resource, path in (
-            ("configmaps", _core_path(job.namespace, "configmaps", names.code_config_map_name(job))),
-            ("secrets", _core_path(job.namespace, "secrets", names.token_secret_name(job))),
-            (children.RAY_PLURAL, _ray_path(job.namespace, cluster)),
-        ):
-            if resource != "configmaps" or job.status.code_hash:
+    async def delete_ray_cluster(self, job: RLHFJob, name: str) -> None:
+        """Its pods go with it. One that is gone already is success."""
+        await _or_none(self._kube.call("delete", children.RAY_PLURAL, _ray_path(job.namespace, name), _BACKGROUND))
+
+    async def delete_secret_and_code(self, job: RLHFJob) -> None:
+        """Each is tried, whatever becomes of the other. Raises the first ApiError."""
+        named = [("secrets", names.token_secret_name(job))]
+        if job.spec.runtime.code is not None and job.spec.runtime.code.config_map is not None:
+            named.append(("configmaps", names.code_config_map_name(job)))
+        errors: list[ApiError] = []
+        for resource, name in named:
+            try:
+                path = _core_path(job.namespace, resource, name)
                 await _or_none(self._kube.call("delete", resource, path, _BACKGROUND))
+            except ApiError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def write_status(self, raw: Raw, status: RLHFJobStatus) -> Raw:
         """Replaces the status; Conflict when the object has changed since ``raw`` was read: a stale writer loses."""

@@ -13,10 +13,11 @@ from rlhf_api.job import RLHFJob
 
 from rlhf_operator.decisions import endings, running, starting
 from rlhf_operator.decisions.acknowledging import acknowledgements
-from rlhf_operator.decisions.plan import Action, DeleteChildren, Plan
+from rlhf_operator.decisions.plan import DeleteRayCluster, DeleteSecretAndCode, Plan
 from rlhf_operator.decisions.situation import Situation
 from rlhf_operator.observed.picture import Observed
 from rlhf_operator.observed.report_view import ReportView
+from rlhf_operator.status.release import released, with_release
 
 Check = Callable[[Situation], Plan | None]
 
@@ -28,11 +29,21 @@ def decide(job: RLHFJob, observed: Observed, view: ReportView, now: datetime) ->
 
 
 def clean_up(s: Situation) -> Plan | None:
-    """The job is over and that is written: give the cluster back. A finished job costs nothing more."""
+    """The job is over and that is written: delete the RayCluster, and say so once it and its pods are gone.
+
+    That is the last write: a finished job costs nothing more.
+    """
     if s.status.completion_time is None:
         return None
-    children: list[Action] = [DeleteChildren(s.status.ray_cluster_name)] if s.cluster_stands else []
-    return Plan(status=s.status, actions=tuple(acknowledgements(s) + children))
+    actions = acknowledgements(s)
+    if released(s.status):
+        return Plan(status=s.status, actions=tuple(actions))
+    if s.cluster_stands:
+        actions.append(DeleteRayCluster(s.status.ray_cluster_name))
+    if s.cluster_is_ours or s.observed.pods:
+        return Plan(status=s.status, actions=tuple(actions), requeue_after=starting.LOOK_AGAIN_SECONDS)
+    actions.append(DeleteSecretAndCode())
+    return Plan(status=with_release(s.job, s.now), actions=tuple(actions))
 
 
 _CHAIN: tuple[Check, ...] = (

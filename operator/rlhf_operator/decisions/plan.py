@@ -59,13 +59,27 @@ class Acknowledge:
 
 
 @dataclass(frozen=True)
-class DeleteChildren:
-    """Delete ConfigMap, Secret and, last because its presence says that this is not done, the RayCluster."""
+class DeleteRayCluster:
+    """Delete the RayCluster, and with it the pods: first of all, since they hold the GPUs."""
 
-    cluster: str
+    name: str
 
 
-Action = CreateSecret | CreateConfigMap | CreateRayCluster | Submit | StopSubmission | Acknowledge | DeleteChildren
+@dataclass(frozen=True)
+class DeleteSecretAndCode:
+    """Delete what is left once the RayCluster is gone. They cost nothing, and go with the job at the latest."""
+
+
+Action = (
+    CreateSecret
+    | CreateConfigMap
+    | CreateRayCluster
+    | Submit
+    | StopSubmission
+    | Acknowledge
+    | DeleteRayCluster
+    | DeleteSecretAndCode
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,12 @@ class Situation:
     @property
     def cluster_stands(self) -> bool:
         """Whether the RayCluster is there, is this job's, and is to stay."""
-        cluster = self.observed.cluster
-        return cluster is not None and cluster.owner_uid == self.job.uid and not cluster.deleting
+        return self.cluster_is_ours and self.observed.cluster is not None and not self.observed.cluster.deleting
+
+    @property
+    def cluster_is_ours(self) -> bool:
+        """Whether the RayCluster is there and is this job's; it may be on its way out."""
+        return self.observed.cluster is not None and self.observed.cluster.owner_uid == self.job.uid
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -129,7 +133,7 @@ class Situation:
         return Plan(status=status, actions=tuple(actions), follow=follow, requeue_after=requeue_after)
 
     def end(self, stage: Stage, *, actions: Iterable[Action] = (), **changes: Any) -> Plan:
-        """The job is over: written first, the cluster is given back in a later pass."""
+        """The job is over: that is written first, and the cluster is deleted in a later pass."""
         return self.plan(stage, actions=actions, requeue_after=0, completion_time=self.now, **changes)
 
     def fail(self, why: FailureStatus, *, actions: Iterable[Action] = ()) -> Plan:

@@ -96,9 +96,10 @@ def _role(desired: int, report: RoleReport | None) -> RoleStatus:
 
 
 def _cluster_ready(job: RLHFJob, stage: Stage, observed: Observed) -> Fact:
-    """The pods as seen; after the end the cluster is given back, and nobody looks at it any more."""
+    """The pods as seen; after the end the cluster is deleted next, and ``release`` says what becomes of it."""
     if stage.over:
-        return Fact(conditions.CLUSTER_READY, "False", stage.reason, "the job is over: its cluster is given back")
+        message = f"the job is over; RayCluster {job.status.ray_cluster_name} will be deleted next"
+        return Fact(conditions.CLUSTER_READY, "False", stage.reason, message)
     head, wanted = observed.head, workers_wanted(job)
     if head is not None and head.ready and observed.ready_workers >= wanted:
         return Fact(conditions.CLUSTER_READY, "True", conditions.ALL_PODS_READY, f"head and {wanted} workers are ready")

@@ -63,19 +63,19 @@ def of_stage(stage: Stage) -> list[Fact]:
 
 
 def merged(old: Sequence[Condition], facts: Sequence[Fact], generation: int, now: datetime) -> list[Condition]:
-    """Conditions for the facts, in their order; lastTransitionTime moves only when status changes."""
-    before = {condition.type: condition for condition in old}
-    result = []
+    """The old conditions with the facts in them; lastTransitionTime moves only when status changes.
+
+    Conditions that no fact is about stay as they are: another version of the operator may know them.
+    """
+    result = {condition.type: condition for condition in old}
     for fact in facts:
-        known = before.get(fact.type)
-        result.append(
-            Condition(
-                type=fact.type,
-                status=fact.status,
-                observed_generation=generation,
-                last_transition_time=known.last_transition_time if known and known.status == fact.status else now,
-                reason=fact.reason,
-                message=fact.message,
-            )
+        known = result.get(fact.type)
+        result[fact.type] = Condition(
+            type=fact.type,
+            status=fact.status,
+            observed_generation=generation,
+            last_transition_time=known.last_transition_time if known and known.status == fact.status else now,
+            reason=fact.reason,
+            message=fact.message,
         )
-    return result
+    return list(result.values())

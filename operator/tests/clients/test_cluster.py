@@ -240,16 +240,23 @@ async def test_a_name_that_somebody_else_has_is_an_error(server: Server, cluster
         await cluster.create_ray_cluster(job, given.ray_cluster(job))
 
 
-async def test_deleting_ends_with_the_ray_cluster_and_what_is_gone_is_deleted(
-    server: Server, cluster: Cluster, given: G
-) -> None:
-    job = given.job(given.begun(codeHash="abc"))
+async def test_deleting_what_is_gone_is_success(server: Server, cluster: Cluster, given: G) -> None:
+    job = given.job(given.begun(), runtime={"code": {"configMap": {"name": "mine"}}})
     await cluster.create_ray_cluster(job, given.ray_cluster(job))
     server.requests.clear()
-    await cluster.delete_children(job, names.ray_cluster_name(job, 1))
-    deleted = [path.rsplit("/", 2)[-2] for method, path, _ in server.requests if method == "DELETE"]
-    assert deleted == ["configmaps", "secrets", "rayclusters"]
-    assert {body["propagationPolicy"] for body in server.bodies[-3:]} == {"Background"}
+    for _ in range(2):
+        await cluster.delete_ray_cluster(job, names.ray_cluster_name(job, 1))
+        await cluster.delete_secret_and_code(job)
+    assert {body["propagationPolicy"] for body in server.bodies[-6:]} == {"Background"}
+    assert server.objects == {}
+
+
+async def test_a_secret_that_may_not_be_deleted_keeps_no_code(server: Server, cluster: Cluster, given: G) -> None:
+    job = given.job(given.begun(), runtime={"code": {"configMap": {"name": "mine"}}})
+    await cluster.create_config_map(job, Code({"rewards.py": "x"}, {}))
+    server.answers["DELETE", names.token_secret_name(job)] = ("Forbidden", "secrets is forbidden")
+    with pytest.raises(ApiError, match="secrets is forbidden"):
+        await cluster.delete_secret_and_code(job)
     assert server.objects == {}
 
 

@@ -1,6 +1,6 @@
 """Attempts that end, jobs that are finished, suspended or deleted: what the operator decides."""
 
-from rlhf_operator.decisions.plan import Acknowledge, DeleteChildren
+from rlhf_operator.decisions.plan import Acknowledge, DeleteRayCluster, DeleteSecretAndCode
 from rlhf_operator.observed.picture import Observed, Submission
 from situation import DONE, FAILURE, Case, cluster, ready, silent
 
@@ -9,6 +9,14 @@ RAYS_MESSAGE = (
     "Job entrypoint command failed with exit code 78, last available logs (truncated to 20,000 chars):\n"
     "of a traceback\nattempt 1 failed: PromptsInvalid: no prompts\n"
 )
+
+RELEASED = {
+    "type": "ClusterReady",
+    "status": "False",
+    "reason": "Released",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2026-01-02T03:30:00Z",
+}
 
 ENDS: dict[str, Case] = {
     "success is written first; the cluster is not touched in that pass": Case(
@@ -33,18 +41,43 @@ ENDS: dict[str, Case] = {
         requeue=60,
         follows=True,
     ),
-    "after success the supervisor is let go, then everything but the job itself is deleted": Case(
+    "after success the supervisor may exit, and the RayCluster is deleted before anything else": Case(
         status=lambda g: g.running(**DONE),
         observed=ready,
         view=lambda g: g.view(g.report("Succeeded")),
         phase="Succeeded",
         reason="",
         message="",
-        actions=lambda g: [Acknowledge(1, g.job().status.reports, 7), DeleteChildren(cluster(g))],
+        actions=lambda g: [Acknowledge(1, g.job().status.reports, 7), DeleteRayCluster(cluster(g))],
+        requeue=10,
+    ),
+    "a finished job whose RayCluster is on its way out waits for that": Case(
+        status=lambda g: g.running(**DONE),
+        observed=lambda g: Observed(cluster=g.cluster(deleting=True)),
+        phase="Succeeded",
+        reason="",
+        message="",
+        requeue=10,
+    ),
+    "a finished job whose pods still end waits for that: they hold the GPUs": Case(
+        status=lambda g: g.running(**DONE),
+        observed=lambda g: Observed(pods=(g.pod("trainer", terminating=True),)),
+        phase="Succeeded",
+        reason="",
+        message="",
+        requeue=10,
+    ),
+    "once the cluster and its pods are gone the rest is deleted": Case(
+        status=lambda g: g.running(**DONE),
+        phase="Succeeded",
+        reason="",
+        message="",
+        actions=lambda g: [DeleteSecretAndCode()],
         requeue=None,
     ),
-    "a finished job whose cluster is gone costs nothing": Case(
-        status=lambda g: g.running(**DONE),
+    "a finished job whose cluster was seen gone costs nothing": Case(
+        status=lambda g: g.running(**DONE, conditions=[RELEASED]),
+        observed=ready,
         phase="Succeeded",
         reason="",
         message="",
@@ -56,6 +89,7 @@ ENDS: dict[str, Case] = {
         phase="Succeeded",
         reason="",
         message="",
+        actions=lambda g: [DeleteSecretAndCode()],
         requeue=None,
     ),
     "a failure that no attempt can help fails the job with the runtime's reason and message": Case(
