@@ -1,6 +1,6 @@
 """The RLHFJob itself: its spec's fields together, the rules across them, and the object around them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
@@ -192,6 +192,11 @@ class RLHFJob(ApiModel):
     """What the user wants."""
     status: RLHFJobStatus = RLHFJobStatus()
     """What the operator observed. Only the operator writes it."""
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """As the API server gives it: fields of a newer version are ignored, and those of its status are kept."""
+        return cls.model_validate(value, extra="allow")
 
     @property
     def name(self) -> str:

@@ -2,10 +2,13 @@
 
 Every type refuses unknown fields and never coerces ("3" is not 3), as the API server does. A null means
 "absent", as it does for a non-nullable field of a structural schema.
+
+What a user wrote is validated so (``model_validate``). What another part of the system wrote may come from a newer
+version: it is read with ``read`` or ``read_json``, which leave fields out that this version does not know.
 """
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -50,6 +53,19 @@ class ApiModel(BaseModel):
         if isinstance(data, dict):
             return {key: value for key, value in data.items() if value is not None}
         return data
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """What another version may have written, without the fields that this one does not know.
+
+        Raises ValidationError for anything else that does not fit.
+        """
+        return cls.model_validate(value, extra="ignore")
+
+    @classmethod
+    def read_json(cls, text: str | bytes) -> Self:
+        """The same of JSON."""
+        return cls.model_validate_json(text, extra="ignore")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready dict with the API's own field names; absent optional fields stay absent."""

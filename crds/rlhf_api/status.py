@@ -21,7 +21,13 @@ Name = Annotated[str, Field(max_length=253)]
 Path = Annotated[str, Field(max_length=4096)]
 
 
-class Condition(ApiModel):
+class StatusModel(ApiModel):
+    """Base of what is in status: fields that this version does not know are kept when the status is written back."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Condition(StatusModel):
     """A metav1.Condition."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
@@ -38,7 +44,7 @@ class Condition(ApiModel):
     """Human-readable details of the last transition."""
 
 
-class ReportCursor(ApiModel):
+class ReportCursor(StatusModel):
     """Position in the journal up to which episodes are in this status."""
 
     attempt: int = 0
@@ -51,7 +57,7 @@ class ReportCursor(ApiModel):
         return (self.attempt, self.seq) < (other.attempt, other.seq)
 
 
-class TrainingFigures(ApiModel):
+class TrainingFigures(StatusModel):
     """Figures of an episode's optimiser steps: means over the steps, each of which is over all ranks."""
 
     kl: float
@@ -137,7 +143,7 @@ class EpisodeReport(TrainingFigures):
         return ReportCursor(attempt=self.attempt, seq=self.seq)
 
 
-class LedgerStatus(ApiModel):
+class LedgerStatus(StatusModel):
     """Numbers of groups, for which dispatched = trained + buffered + inFlight + droppedStale + droppedLost always
     holds."""
 
@@ -155,14 +161,14 @@ class LedgerStatus(ApiModel):
     """Groups lost with a maker. Their prompts are sampled again."""
 
 
-class RepairsStatus(ApiModel):
+class RepairsStatus(StatusModel):
     """Repairs inside an attempt. They do not count against backoffLimit."""
 
     makers: int = 0
     """Number of makers replaced."""
 
 
-class SourceStatus(ApiModel):
+class SourceStatus(StatusModel):
     """Number of rows in a source of prompts, and how many of them were left out or shortened."""
 
     rows: int = 0
@@ -175,7 +181,7 @@ class SourceStatus(ApiModel):
     """Rows whose prompt was shortened to prompts.maxPromptTokens tokens."""
 
 
-class RoleStatus(ApiModel):
+class RoleStatus(StatusModel):
     """Number of actors of a role."""
 
     desired: int = 0
@@ -186,7 +192,7 @@ class RoleStatus(ApiModel):
     """ready/desired, as shown by `kubectl get`."""
 
 
-class ValueSummary(ApiModel):
+class ValueSummary(StatusModel):
     """Latest and highest value of a series."""
 
     last: float
@@ -195,7 +201,7 @@ class ValueSummary(ApiModel):
     """Highest value."""
 
 
-class FailureStatus(ApiModel):
+class FailureStatus(StatusModel):
     """Why the job, or its last attempt, failed."""
 
     reason: Annotated[str, Field(max_length=256)]
@@ -208,7 +214,7 @@ class FailureStatus(ApiModel):
     """End of the traceback or log."""
 
 
-class RLHFJobStatus(ApiModel):
+class RLHFJobStatus(StatusModel):
     """What the operator observed. Programs should read `conditions`; `phase` is a summary for people."""
 
     model_config = ConfigDict(json_schema_extra={"default": {"observedGeneration": -1}})

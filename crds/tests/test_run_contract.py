@@ -101,6 +101,21 @@ REPORT = Report(
 def test_a_message_is_the_same_after_a_trip_through_json(value: ApiModel) -> None:
     assert type(value).model_validate_json(value.to_json()) == value
     assert type(value).model_validate(value.to_dict()) == value
+    of_a_newer_version = newer(value.to_dict())
+    assert type(value).read(of_a_newer_version) == value
+    assert type(value).read_json(json.dumps(of_a_newer_version)) == value
+    with pytest.raises(ValidationError, match="newField"):
+        type(value).model_validate(of_a_newer_version)
+
+
+def newer(value: Any, *, below: str = "") -> Any:
+    """A message as a newer version would write it: one more field in every object that has fields of ours."""
+    if isinstance(value, list):
+        return [newer(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    own = {} if below in ("rewards", "parameters") else {"newField": {"on": True}}
+    return {key: newer(item, below=key) for key, item in value.items()} | own
 
 
 @pytest.mark.parametrize("document", [MINIMAL, *bases()], ids=["minimal", "full", "full, other alternatives"])

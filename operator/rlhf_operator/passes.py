@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import aiohttp
 from pydantic import ValidationError
 from rlhf_api.job import RLHFJob
-from rlhf_api.status import RLHFJobStatus
+from rlhf_api.status import ReportCursor, RLHFJobStatus
 
 from rlhf_operator.clients.cluster import Cluster
 from rlhf_operator.clients.kube import ApiError, Conflict, NotFound, Raw
@@ -38,6 +38,8 @@ from rlhf_operator.watched import Watched
 
 log = logging.getLogger(__name__)
 
+#: After a write that lost against another one: a server that refuses every write is not asked without a pause.
+AFTER_CONFLICT_SECONDS = 1.0
 #: A head that will not do something, or does not answer.
 _NOT_DONE = (RayRefused, aiohttp.ClientError, TimeoutError, OSError)
 
@@ -85,10 +87,13 @@ class Passes:
             return None
         self._uids[key] = raw["metadata"]["uid"]
         try:
-            job = RLHFJob.model_validate(raw)
+            job = RLHFJob.read(raw)
         except ValidationError as error:
-            old, new = invalid.statuses(raw, error, self._now())
-            return None if new == old else await self._write(key, raw, old, new)
+            new = invalid.status_of(raw, error, self._now())
+            if new == (raw.get("status") or {}):
+                return None
+            log.warning("%s/%s: %s", *key, new["message"])
+            return await self._put(key, raw, new)
         view, now = self._links.view(key), self._now()
         plan = decide(job, await self._observer.observe(job, view, now), view, now)
         for action in plan.actions:
@@ -105,7 +110,7 @@ class Passes:
         if raw is None or "deletionTimestamp" in raw["metadata"]:
             return
         try:
-            job = RLHFJob.model_validate(raw)
+            job = RLHFJob.read(raw)
             said = f"{type(error).__name__}: {error}"
             if job.status.completion_time is None:
                 message = bounded(f"the operator cannot go on: {said}", key[1])
@@ -163,8 +168,12 @@ class Passes:
         wait = self._throttle.wait(key, old, new)
         if wait > 0:
             return wait
+        return await self._put(key, raw, new.to_dict())
+
+    async def _put(self, key: Key, raw: Raw, status: Raw) -> float | None:
+        """Writes the status now; after how many seconds to look again when the object has changed meanwhile."""
         try:
-            written = await self._cluster.write_status(raw, new)
+            written = await self._cluster.write_status(raw, status)
         except NotFound:
             return None  # deleted meanwhile; the watch tells
         except Conflict:
@@ -172,13 +181,13 @@ class Passes:
             log.info("%s/%s: the object has changed since it was read; looking again", *key)
             if (fresh := await self._cluster.read_job(*key)) is not None:
                 self._watched.jobs.put(fresh)
-            return 0
+            return AFTER_CONFLICT_SECONDS
         self._throttle.wrote(key)
         self._metrics.status_writes.inc()
         self._watched.jobs.put(written)
-        self._links.written(key, new.reports)
-        if old.phase != new.phase:
-            log.info("%s/%s: %s: %s", *key, new.phase, new.message)
+        self._links.written(key, ReportCursor.read(status.get("reports") or {}))
+        if (raw.get("status") or {}).get("phase") != status.get("phase"):
+            log.info("%s/%s: %s: %s", *key, status.get("phase"), status.get("message"))
         return None
 
 

@@ -243,15 +243,15 @@ class FakeCluster:
         self._world.objects.pop((kind, name), None)
         self._world.effect(f"delete {kind}")
 
-    async def write_status(self, raw: dict[str, Any], status: RLHFJobStatus) -> dict[str, Any]:
-        world = self._world
+    async def write_status(self, raw: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+        world, status = self._world, RLHFJobStatus.model_validate(written)
         if raw["metadata"]["resourceVersion"] != world.job["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "changed", "status")
         if world.status.completion_time is not None:
             said = {"conditions": [c for c in status.conditions if c.type != "ClusterReady"]}
             before = {"conditions": [c for c in world.status.conditions if c.type != "ClusterReady"]}
             assert status.model_copy(update=said) == world.status.model_copy(update=before), "a terminal status changed"
-        world.job["status"] = status.to_dict()
+        world.job["status"] = written
         world.job["metadata"]["resourceVersion"] = world.version()
         world.written.append(world.now)
         world.effect(f"status {status.phase}")
@@ -644,3 +644,49 @@ def test_a_cluster_that_may_not_be_deleted_is_said_to_be_there_until_it_is_gone(
     world.forbidden = frozenset()
     work_on(world, 10)
     assert (cluster_ready(world)[0], world.pods, world.objects) == ("Released", [], {})
+
+
+def newer(value: Any) -> Any:
+    """A value as a newer version would write it: one more field in every object of ours."""
+    if isinstance(value, list):
+        return [newer(item) for item in value]
+    if isinstance(value, dict):
+        return {key: newer(item) for key, item in value.items()} | {"newField": {"on": True}}
+    return value
+
+
+def test_fields_of_a_newer_crd_change_nothing_and_those_of_its_status_stay(given: G) -> None:
+    """The API server fills in a new default, in jobs that are finished or run, while the older operator serves them."""
+    world = World(given, given.manifest(episodes=EPISODES))
+    work_on(world, 6)
+    assert world.status.phase == "Running"
+    upgrade(world)
+    world.job["status"]["ledger"] = newer(world.job["status"]["ledger"])
+    work_on(world, 2)
+    assert (world.status.phase, world.status.attempt) == ("Running", 1)
+    assert world.job["status"]["newField"] == {"on": True}
+    work_on(world, 30)
+    assert (world.status.phase, world.status.attempt, world.accepted) == ("Succeeded", 1, ["addition-0f1e2d3c-1-1"])
+    assert world.job["status"]["newField"] == {"on": True}
+    [kept] = [condition for condition in world.job["status"]["conditions"] if condition["type"] == "NewCondition"]
+    assert kept["reason"] == "Newer"
+    assert world.job["spec"] == newer(given.manifest(episodes=EPISODES)["spec"])
+
+
+def test_a_finished_job_of_a_newer_version_costs_no_write(given: G) -> None:
+    world = story(given, "a run that succeeds")
+    upgrade(world)
+    before, effects = copy.deepcopy(world.job), list(world.effects)
+    work_on(world, 5)
+    world.job["spec"]["mode"] = "OfANewerVersion"
+    before["spec"]["mode"] = "OfANewerVersion"
+    work_on(world, 5)
+    assert (world.job, world.effects) == (before, effects)
+
+
+def upgrade(world: World) -> None:
+    world.job["spec"] = newer(world.job["spec"])
+    world.job["status"]["newField"] = {"on": True}
+    condition = {"type": "NewCondition", "status": "True", "reason": "Newer", "message": "", "observedGeneration": 1}
+    world.job["status"]["conditions"].append({**condition, "lastTransitionTime": world.now.isoformat()})
+    world.job["metadata"]["resourceVersion"] = world.version()

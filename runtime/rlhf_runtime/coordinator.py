@@ -132,7 +132,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 async def _main() -> int:
-    config = RunConfig.model_validate_json(os.environ[RUN_CONFIG_ENV])
+    config = RunConfig.read_json(os.environ[RUN_CONFIG_ENV])
     channel = await coordinator_end.connect()
     failure: Failure | None = None
     try:

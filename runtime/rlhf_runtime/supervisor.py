@@ -87,7 +87,7 @@ def _config() -> RunConfig:
     if text is None:
         sys.exit(f"rlhf-supervisor: the environment has no {RUN_CONFIG_ENV}, expected a RunConfig as JSON")
     try:
-        return RunConfig.model_validate_json(text)
+        return RunConfig.read_json(text)
     except ValidationError as error:
         sys.exit(f"rlhf-supervisor: {RUN_CONFIG_ENV}: {error}")
 

@@ -38,7 +38,7 @@ def read_job(name: str, namespace: str | None) -> RLHFJob:
         raise Unavailable(f"the API server refused: {error.status} {error.reason}") from error
     except HTTPError as error:
         raise Unavailable(f"the API server does not answer: {error}") from error
-    return RLHFJob.model_validate(found)
+    return RLHFJob.read(found)
 
 
 def _current_namespace(config: Any) -> str:

@@ -37,7 +37,7 @@ class RunFolder:
         for attempt in reversed(directory.attempts()):
             path = directory.attempt(attempt).config
             try:
-                return RunConfig.model_validate_json(directory.read(path))
+                return RunConfig.read_json(directory.read(path))
             except FileNotFoundError:
                 continue  # claimed by a folder, and then nothing was written: the attempt never began
             except ValidationError as error:

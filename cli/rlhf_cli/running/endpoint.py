@@ -46,7 +46,7 @@ class Endpoint:
                         return None
                     if response.status != 200:
                         raise EndpointError(f"GET {self._url}: {response.status} {body[:200].strip()}")
-                    return Report.model_validate_json(body)
+                    return Report.read_json(body)
         except (aiohttp.ClientConnectionError, TimeoutError):
             return None
         except ValidationError as error:

@@ -80,7 +80,7 @@ def _main() -> None:
     from rlhf_runtime.preflight.checks import check_files
     from rlhf_runtime.preflight.memory import check_limit
 
-    config = RunConfig.model_validate_json(os.environ[RUN_CONFIG_ENV])
+    config = RunConfig.read_json(os.environ[RUN_CONFIG_ENV])
     limits = json.loads(sys.argv[1])
     try:
         found = check_files(config)

@@ -9,7 +9,6 @@ from typing import Any
 
 from rlhf_api import conditions, names
 from rlhf_api.job import API_VERSION, PLURAL, RLHFJob
-from rlhf_api.status import RLHFJobStatus
 
 from rlhf_operator.clients.kube import ApiError, Conflict, Kube, NotFound, Raw
 from rlhf_operator.manifests import children
@@ -190,10 +189,10 @@ class Cluster:
         if errors:
             raise errors[0]
 
-    async def write_status(self, raw: Raw, status: RLHFJobStatus) -> Raw:
+    async def write_status(self, raw: Raw, status: Raw) -> Raw:
         """Replaces the status; Conflict when the object has changed since ``raw`` was read: a stale writer loses."""
         metadata = raw["metadata"]
-        body = {**raw, "apiVersion": API_VERSION, "status": status.to_dict()}
+        body = {**raw, "apiVersion": API_VERSION, "status": status}
         path = f"{_job_path(metadata['namespace'], metadata['name'])}/status"
         return await self._kube.call("update", f"{PLURAL}/status", path, body)
 

@@ -126,7 +126,7 @@ class _Supervisor:
             if response.status != 200:
                 raise BadAnswer(f"{response.status}: {text.strip()[:200]}")
         try:
-            report = Report.model_validate_json(text)
+            report = Report.read_json(text)
         except ValidationError as error:
             raise BadAnswer(f"not a report: {first_error(error)}") from error
         if report.attempt != attempt:

@@ -1,36 +1,55 @@
 """The status of an object that the API server has taken and this operator cannot read. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 from rlhf_api import conditions
 from rlhf_api.schema import first_error
-from rlhf_api.status import RLHFJobStatus
+from rlhf_api.status import Condition
 
 from rlhf_operator.status import stages as stages
 from rlhf_operator.status.build import bounded
+from rlhf_operator.status.stages import Fact
 
 
-def statuses(raw: Mapping[str, Any], error: ValidationError, now: datetime) -> tuple[RLHFJobStatus, RLHFJobStatus]:
-    """The stored status, as far as it can be read, and the one that says what is wrong.
+def status_of(raw: Mapping[str, Any], error: ValidationError, now: datetime) -> dict[str, Any]:
+    """The object's status with what is wrong in it; of all else in it nothing changes.
 
-    Not terminal: another version of the operator may read the object, and the run in it goes on.
+    Not terminal: another version of the operator may read the object. What runs in it goes on, and a finished job
+    stays as it ended.
     """
-    try:
-        old = RLHFJobStatus.model_validate(raw.get("status", {}))
-    except ValidationError:
-        old = RLHFJobStatus()
+    status = dict(raw.get("status") or {})
+    if status.get("completionTime"):
+        return status
     message = bounded(f"{first_error(error)}; is the CRD of the same version as the operator?", raw["metadata"]["name"])
     generation = int(raw["metadata"].get("generation", 1))
-    stage = stages.Stage(stages.FAILED, conditions.INVALID_SPEC, message)
-    new = old.model_copy(
-        update={
-            "phase": stage.phase,
-            "message": message,
-            "observed_generation": generation,
-            "conditions": stages.merged(old.conditions, stages.of_stage(stage), generation, now),
-        }
-    )
-    return old, new
+    changes: dict[str, Any] = {"message": message}
+    if status.get("startTime"):
+        facts = [
+            Fact(conditions.READY, "Unknown", conditions.INVALID_SPEC, message),
+            Fact(conditions.RECONCILING, "False", conditions.INVALID_SPEC, message),
+            Fact(conditions.STALLED, "True", conditions.INVALID_SPEC, message),
+        ]
+    else:
+        changes |= {"phase": stages.FAILED, "observedGeneration": generation}
+        facts = stages.of_stage(stages.Stage(stages.FAILED, conditions.INVALID_SPEC, message))
+    before = status.get("conditions") or []
+    return {**status, **changes, "conditions": _with_facts(before, facts, generation, now)}
+
+
+def _with_facts(
+    before: Sequence[Mapping[str, Any]], facts: Sequence[Fact], generation: int, now: datetime
+) -> list[Mapping[str, Any]]:
+    merged = {str(condition.get("type")): condition for condition in before}
+    concerned = [condition for fact in facts if (condition := _readable(merged.get(fact.type))) is not None]
+    merged |= {new.type: new.to_dict() for new in stages.merged(concerned, facts, generation, now)}
+    return list(merged.values())
+
+
+def _readable(condition: Mapping[str, Any] | None) -> Condition | None:
+    try:
+        return Condition.read(condition)
+    except ValidationError:
+        return None

@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 from kubernetes.aio import client
 from rlhf_api import names
-from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.clients.cluster import OPERATOR_KEY_SECRET, Cluster, NotOurs, Proof, operator_key
 from rlhf_operator.clients.kube import ApiError, Conflict, Kube, NotFound
 from rlhf_operator.metrics import Metrics
@@ -272,14 +271,14 @@ async def test_the_copy_of_the_code_counts_before_the_user_s_own(server: Server,
 
 async def test_status_is_replaced_with_the_version_that_was_read(server: Server, cluster: Cluster, given: G) -> None:
     raw = given.manifest()
-    await cluster.write_status(raw, RLHFJobStatus(phase="Pending"))
+    await cluster.write_status(raw, {"phase": "Pending"})
     assert server.requests[-1][:2] == ("PUT", "/apis/rlhf.dev/v1alpha1/namespaces/team/rlhfjobs/addition/status")
     assert server.bodies[-1]["metadata"]["resourceVersion"] == "1"
     assert server.bodies[-1]["status"]["phase"] == "Pending"
     assert server.bodies[-1]["spec"] == raw["spec"]
     server.answers["PUT", "/status"] = ("Conflict", "the object has been modified")
     with pytest.raises(Conflict):
-        await cluster.write_status(raw, RLHFJobStatus(phase="Pending"))
+        await cluster.write_status(raw, {"phase": "Pending"})
 
 
 async def test_the_operator_s_key_is_made_once_and_read_after(server: Server, kube: Kube) -> None:

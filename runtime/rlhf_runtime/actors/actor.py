@@ -33,7 +33,7 @@ class Actor:
 
     def __init__(self, config_json: str) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-        self._config = RunConfig.model_validate_json(config_json)
+        self._config = RunConfig.read_json(config_json)
 
     def hello(self, probe: str, threads: int | None, sharing: int = 1) -> tuple[str, int]:
         """Check the storage, set the number of threads (None: all of the pod's CPUs); the pod's name and this pid.

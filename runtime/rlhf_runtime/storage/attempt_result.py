@@ -36,7 +36,7 @@ def read_result(directory: RunDirectory, attempt: int) -> AttemptResult | None:
     """How the attempt ended, None if it did not say. Raises DamagedFile."""
     path = directory.attempt(attempt).result
     try:
-        return AttemptResult.model_validate_json(directory.read(path))
+        return AttemptResult.read_json(directory.read(path))
     except FileNotFoundError:
         return None
     except ValidationError as error:

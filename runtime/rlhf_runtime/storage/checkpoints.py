@@ -130,7 +130,7 @@ class Checkpoints:
             problem = _problem(folder, episode)
             if problem is None:
                 try:
-                    return folder, RunState.model_validate_json((folder / _STATE).read_bytes())
+                    return folder, RunState.read_json((folder / _STATE).read_bytes())
                 except ValidationError as error:
                     problem = f"its {_STATE} is not valid: {first_error(error)}"
             log.warning("checkpoint %s is passed over: %s", folder, problem)
@@ -196,7 +196,7 @@ def _described(folder: Path, path: Path) -> StagedFile:
 def _problem(folder: Path, episode: int, *, digests: bool = True) -> str | None:
     """Why this folder does not count; None if it does. A checkpoint of a later episode than asked for counts."""
     try:
-        manifest = _Manifest.model_validate_json((folder / _MANIFEST).read_bytes())
+        manifest = _Manifest.read_json((folder / _MANIFEST).read_bytes())
     except FileNotFoundError:
         return f"it has no {_MANIFEST}, so it was never completed"
     except ValidationError as error:

@@ -164,7 +164,7 @@ def _reports(directory: RunDirectory, attempt: int, after: int, last: int | None
 
 def _report(path: Path, attempt: int, seq: int, line: bytes) -> EpisodeReport:
     try:
-        report = EpisodeReport.model_validate_json(line)
+        report = EpisodeReport.read_json(line)
     except ValidationError as error:
         raise DamagedFile(f"{path}, seq {seq}: {first_error(error)}") from error
     if (report.attempt, report.seq) != (attempt, seq):

@@ -115,7 +115,7 @@ class ReportServer:
 
     async def _settings(self, request: web.Request) -> web.Response:
         try:
-            settings = LiveSettings.model_validate_json(await request.read())
+            settings = LiveSettings.read_json(await request.read())
         except ValidationError as error:
             raise web.HTTPBadRequest(text=f"settings: {first_error(error)}\n") from error
         return _json((await self._supervisor.put_settings(settings)).to_json())

@@ -163,6 +163,6 @@ def training_figures(steps: Sequence[StepFigures]) -> TrainingFigures:
     values = {name: [getattr(step, name) for step in steps] for name in TrainingFigures.model_fields}
     means = {name: None if None in of else statistics.fmean(of) for name, of in values.items()}
     try:
-        return TrainingFigures.model_validate(means)
+        return TrainingFigures.model_validate(means, extra="forbid")
     except ValidationError as error:
         raise NonFiniteError(f"the figures of an episode: {first_error(error)}") from error

@@ -42,7 +42,7 @@ def main(descriptors: Sequence[str]) -> None:
         assert isinstance(begin, Begin)
         torch.set_num_threads(begin.threads)
         progress = Progress(int(descriptors[1]), begin.rank)
-        engine = load_rank(RunConfig.model_validate_json(begin.config_json), begin.rank, progress)
+        engine = load_rank(RunConfig.read_json(begin.config_json), begin.rank, progress)
         connection.send(Ready(os.getpid()))
         place = connection.recv()
         assert isinstance(place, Meet)
