@@ -22,6 +22,7 @@ from rlhf_api.run import RunConfig, run_config
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.preflight.checks import check_files, preflight
 from rlhf_runtime.storage.run_directory import RunDirectory, storage_failure
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 CHARACTERS = "0123456789+-= ?abcdefghijklmnopqrstuvwxyz"
 
@@ -30,7 +31,6 @@ CHARACTERS = "0123456789+-= ?abcdefghijklmnopqrstuvwxyz"
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder with a character tokenizer of 44 tokens, and random weights."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("model")
     special = ["<pad>", "<eos>", "<unk>"]
