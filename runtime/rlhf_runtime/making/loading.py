@@ -14,10 +14,9 @@ from rlhf_runtime.engines.tensor_parallel.loading import start_engine
 from rlhf_runtime.engines.transformers_engine import TransformersEngine
 from rlhf_runtime.making.maker import Maker, MakerSettings
 from rlhf_runtime.models.frozen import load_frozen
-from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
 from rlhf_runtime.models.reward_scorer import load_reward_scorer
-from rlhf_runtime.models.role_models import refresh_every_episodes, role_models
+from rlhf_runtime.models.role_models import refresh_every_episodes, resolved
 from rlhf_runtime.models.tokenizer import load_tokenizer, pad_id, vocabulary_of
 from rlhf_runtime.preflight.gpus import check_own_gpus
 from rlhf_runtime.preflight.limits import check_own_memory
@@ -32,17 +31,20 @@ def load_maker(config: RunConfig, columns: tuple[str, ...]) -> Maker:
     Raises RunFailure for what is wrong with models or functions, and for missing GPUs.
     """
     check_own_gpus(config, "maker")
-    check_own_memory(config, "maker")
-    roles = role_models(config)
-    folder = model_folder(config.models.actor.uri, "models.actor")
-    tokenizer = load_tokenizer(config.models.actor.uri, folder)
-    engine, actor = _engine(config, tokenizer, folder.path)
-    scorer = load_reward_scorer(roles["reward"].model, tokenizer, engine.end_ids) if "reward" in roles else None
+    roles = resolved(config)
+    check_own_memory(config, "maker", roles)
+    tokenizer = load_tokenizer(config.models.actor.uri, roles.folders[ACTOR])
+    engine, actor = _engine(config, tokenizer, roles.path(ACTOR))
+    scorer = None
+    if (reward := roles.models.get("reward")) is not None:
+        scorer = load_reward_scorer(reward.model, roles.folders["reward"], tokenizer, engine.end_ids)
     rewards = RewardRunner(config.rewards, scorer=scorer)
     rewards.check_importable(columns)
     own = None if config.evaluation is None else config.evaluation.rewards
     beside: dict[str, nn.Module] = {
-        role: load_frozen(each) for role, each in roles.items() if role in (REFERENCE, CRITIC, "teacher")
+        role: load_frozen(each, roles.path(role))
+        for role, each in roles.models.items()
+        if role in (REFERENCE, CRITIC, "teacher")
     }
     synced = {CRITIC: beside[CRITIC]} if CRITIC in beside else {}
     if refresh_every_episodes(config) is not None:

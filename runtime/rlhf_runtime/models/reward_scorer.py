@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlhf_runtime.data.prompt_rows import PromptValue
 from rlhf_runtime.data.templates import TokenizerEncoder, UnreadableText
 from rlhf_runtime.models.forwards import TOKENS_AT_ONCE, passes
-from rlhf_runtime.models.model_folder import model_folder
+from rlhf_runtime.models.model_folder import ModelFolder
 from rlhf_runtime.models.pretrained import invalid
 from rlhf_runtime.models.reward_model import load_reward_model
 from rlhf_runtime.models.same_tokens import difference
@@ -113,13 +113,14 @@ class RewardScorer:
             )
 
 
-def load_reward_scorer(model: Model, actor_tokenizer: Any, end_ids: Collection[int]) -> RewardScorer:
-    """The scorer of `models.reward`, on a GPU where there is one. Raises RunFailure.
+def load_reward_scorer(
+    model: Model, folder: ModelFolder, actor_tokenizer: Any, end_ids: Collection[int]
+) -> RewardScorer:
+    """The scorer of `models.reward`, which lies in `folder`, on a GPU where there is one. Raises RunFailure.
 
     `end_ids` are the tokens by which the actor ends a completion. A folder without a tokenizer is taken to have the
     actor's.
     """
-    folder = model_folder(model.uri, _FIELD)
     own = read_tokenizer(model.uri, folder, _FIELD) if has_tokenizer(folder.path) else None
     if own is not None and difference(actor_tokenizer, own) is None:
         own = None

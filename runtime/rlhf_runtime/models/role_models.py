@@ -1,6 +1,8 @@
 """Which model of the spec each role computes with; what the spec leaves out is resolved here and nowhere else."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from rlhf_api.conditions import MODEL_INVALID
@@ -40,9 +42,31 @@ def role_models(config: RunConfig) -> dict[Role, RoleModel]:
     return {each.role: each for each in found}
 
 
-def role_folders(config: RunConfig) -> dict[Role, ModelFolder]:
-    """Folder of each role's model, found complete; weights that lie elsewhere are not fetched. Raises RunFailure."""
-    return {role: model_folder(each.model.uri, each.field, weights=False) for role, each in role_models(config).items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The roles of a job that a process has to do with, and the folder of each one's model: looked up once.
+
+    Looking a folder up lists it, also where it lies elsewhere, and every role's loading wants one.
+    """
+
+    models: Mapping[Role, RoleModel]
+    folders: Mapping[Role, ModelFolder]
+
+    def path(self, role: Role) -> Path:
+        return self.folders[role].path
+
+
+def resolved(config: RunConfig, only: Collection[Role] | None = None, *, weights: bool = True) -> Roles:
+    """The roles of `only` that the job has, by default all, with their folders found complete.
+
+    Weights that lie elsewhere are fetched, unless `weights` is False. Raises RunFailure.
+    """
+    models = {role: each for role, each in role_models(config).items() if only is None or role in only}
+    by_uri: dict[str, ModelFolder] = {}
+    for each in models.values():
+        if each.model.uri not in by_uri:
+            by_uri[each.model.uri] = model_folder(each.model.uri, each.field, weights=weights)
+    return Roles(models=models, folders={role: by_uri[each.model.uri] for role, each in models.items()})
 
 
 def _critic(config: RunConfig) -> RoleModel:

@@ -25,7 +25,7 @@ from rlhf_runtime.data.prompts import (
 from rlhf_runtime.data.templates import TokenizerEncoder
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.model_folder import ModelFolder
-from rlhf_runtime.models.role_models import role_folders
+from rlhf_runtime.models.role_models import resolved
 from rlhf_runtime.models.tokenizer import load_tokenizer
 from rlhf_runtime.preflight.memory import Need
 from rlhf_runtime.rewards.runner import RewardRunner
@@ -67,8 +67,8 @@ def preflight(config: RunConfig, directory: RunDirectory) -> Preflight:
 
 def check_files(config: RunConfig) -> Preflight:
     """The checks that need no storage. Raises RunFailure for the first that fails."""
-    folders = role_folders(config)
-    model = folders["actor"]
+    roles = resolved(config, weights=False)
+    model = roles.folders["actor"]
     rows = open_rows(config.prompts, "prompts")
     held_out_rows = open_rows(config.evaluation, "evaluation") if config.evaluation is not None else None
     _check_rewards(config, rows.columns, None if held_out_rows is None else held_out_rows.columns)
@@ -82,7 +82,7 @@ def check_files(config: RunConfig) -> Preflight:
     sets = _prompt_sets(config.prompts, rows, held_out_rows, tokenizer)
     longest = max(some.longest for some in sets.values())
     lengths = Lengths(prompt=longest, completion=config.rollout.max_new_tokens)
-    findings = check_models(config, folders, tokenizer, lengths)
+    findings = check_models(config, roles, tokenizer, lengths)
     return Preflight(
         model=model,
         tokenizer=tokenizer,

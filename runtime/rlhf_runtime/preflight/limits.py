@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from rlhf_api.run import RunConfig
 
+from rlhf_runtime.models.role_models import Roles
 from rlhf_runtime.preflight.memory import check_limit
 from rlhf_runtime.preflight.models import role_needs
 
@@ -15,9 +16,9 @@ _MACHINE = Path("/proc/meminfo")
 _NO_LIMIT = 1 << 60
 
 
-def check_own_memory(config: RunConfig, role: Literal["maker", "trainer"]) -> None:
-    """Called where the role's models are about to be loaded. Raises RunFailure MemoryTooSmall (permanent)."""
-    need = next((need for need in role_needs(config) if need.role == role), None)
+def check_own_memory(config: RunConfig, role: Literal["maker", "trainer"], roles: Roles) -> None:
+    """Called where the models of `roles` are about to be loaded. Raises RunFailure MemoryTooSmall (permanent)."""
+    need = next((need for need in role_needs(config, roles) if need.role == role), None)
     if need is None:
         return
     gpu = torch.cuda.is_available()

@@ -13,7 +13,7 @@ from rlhf_runtime.models.division import check_family
 from rlhf_runtime.models.end_tokens import model_end_ids
 from rlhf_runtime.models.model_folder import ADAPTER_CONFIG, ModelFolder
 from rlhf_runtime.models.pretrained import invalid
-from rlhf_runtime.models.role_models import Role, RoleModel, role_folders, role_models
+from rlhf_runtime.models.role_models import Role, RoleModel, Roles
 from rlhf_runtime.models.same_tokens import difference
 from rlhf_runtime.models.tokenizer import has_tokenizer, read_tokenizer
 from rlhf_runtime.preflight.memory import TRAINED, ModelSize, Need, maker_need, trainer_need
@@ -36,11 +36,9 @@ class Lengths:
     completion: int
 
 
-def check_models(
-    config: RunConfig, folders: Mapping[Role, ModelFolder], tokenizer: Any, lengths: Lengths
-) -> ModelFindings:
+def check_models(config: RunConfig, roles: Roles, tokenizer: Any, lengths: Lengths) -> ModelFindings:
     """What needs the folders' content; `tokenizer` is the actor's. Raises RunFailure for the first that fails."""
-    found = role_models(config)
+    found, folders = roles.models, roles.folders
     notes = [*_end_notes(folders["actor"], tokenizer), *_adapter_notes(found, folders)]
     for role, each in found.items():
         if each.model.uri == config.models.actor.uri:
@@ -53,10 +51,9 @@ def check_models(
     return ModelFindings(needs=_needs(config, found, sizes), notes=tuple(notes))
 
 
-def role_needs(config: RunConfig) -> tuple[Need, ...]:
-    """The least memory of a maker and of a trainer. Raises RunFailure."""
-    found = role_models(config)
-    return _needs(config, found, _sizes(found, role_folders(config)))
+def role_needs(config: RunConfig, roles: Roles) -> tuple[Need, ...]:
+    """The least memory of a maker and of a trainer, as far as `roles` have it. Raises RunFailure."""
+    return _needs(config, roles.models, _sizes(roles.models, roles.folders))
 
 
 def _needs(config: RunConfig, found: Mapping[Role, RoleModel], sizes: Mapping[Role, ModelSize]) -> tuple[Need, ...]:

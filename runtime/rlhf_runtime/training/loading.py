@@ -10,10 +10,9 @@ from rlhf_api.run import RunConfig
 from rlhf_runtime.experience.buffer import ExperienceBuffer
 from rlhf_runtime.models.critic import load_critic, save_critic
 from rlhf_runtime.models.frozen import load_frozen, spec_role
-from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy, save_policy
 from rlhf_runtime.models.policy_weights import model_weights, published_weights
-from rlhf_runtime.models.role_models import RoleModel, refresh_every_episodes, role_models
+from rlhf_runtime.models.role_models import RoleModel, Roles, refresh_every_episodes, resolved
 from rlhf_runtime.models.tokenizer import load_tokenizer, pad_id, vocabulary_of
 from rlhf_runtime.preflight.limits import check_own_memory
 from rlhf_runtime.training.learner import Learner
@@ -32,31 +31,32 @@ ROWS_OF_A_PASS = 64
 
 def load_trainer(config: RunConfig, rank: int, resume: Path | None) -> tuple[Trainer, Publisher]:
     """One rank, with fp32 masters; from the checkpoint in `resume`, or from the starting models."""
-    check_own_memory(config, "trainer")
     models, algorithm = config.models, config.algorithm
-    folder = model_folder(models.actor.uri, "models.actor")
-    tokenizer = load_tokenizer(models.actor.uri, folder)
+    refreshed = refresh_every_episodes(config)
+    roles = resolved(config, (ACTOR, CRITIC) if refreshed is None else (ACTOR, CRITIC, REFERENCE))
+    check_own_memory(config, "trainer", roles)
+    tokenizer = load_tokenizer(models.actor.uri, roles.folders[ACTOR])
     if config.prompts.chat_template is not None:
         # What is saved must be asked as it was trained.
         tokenizer.chat_template = config.prompts.chat_template
     strategy = make_strategy(config.trainers, distributed=config.trainers.replicas > 1)
     actor = OptimizedModel(
-        load_policy(models.actor, folder.path, "float32", lora=models.actor.lora, resume=resume),
+        load_policy(models.actor, roles.path(ACTOR), "float32", lora=models.actor.lora, resume=resume),
         adamw_parameters(algorithm.optimizer, config),
         strategy,
         getattr(torch, models.actor.dtype),
     )
-    critic_role = role_models(config).get("critic")
-    critic = None if critic_role is None else _trained_critic(critic_role, config, strategy, resume)
+    critic_role = roles.models.get(CRITIC)
+    critic = None if critic_role is None else _trained_critic(critic_role, roles.path(CRITIC), config, strategy, resume)
     parts = [PublishedPart(prefix=ACTOR, dtype=getattr(torch, models.actor.dtype), weights=lambda _: _plain(actor))]
     if critic is not None and critic_role is not None:
         dtype = getattr(torch, critic_role.model.dtype)
         parts.append(PublishedPart(prefix=CRITIC, dtype=dtype, weights=lambda _: _plain(critic)))
     reference = None
-    if (every := refresh_every_episodes(config)) is not None:
-        reference = RefreshedReference(every, lambda: _plain(actor), _named_reference(config))
+    if refreshed is not None:
+        reference = RefreshedReference(refreshed, lambda: _plain(actor), _named_reference(config, roles))
         reference.refuse_misfit(_plain(actor))
-        dtype = getattr(torch, role_models(config)["reference"].model.dtype)
+        dtype = getattr(torch, roles.models[REFERENCE].model.dtype)
         parts.append(PublishedPart(prefix=REFERENCE, dtype=dtype, weights=reference.weights))
     trainer = Trainer(
         Learner(
@@ -129,18 +129,20 @@ def _plain(model: OptimizedModel) -> dict[str, torch.Tensor]:
     return published_weights(model.module, weights) if weights else {}
 
 
-def _named_reference(config: RunConfig) -> dict[str, torch.Tensor] | None:
+def _named_reference(config: RunConfig, roles: Roles) -> dict[str, torch.Tensor] | None:
     """Weights of a reference that is not the actor, as the trainers keep them."""
     if config.models.reference is None:
         return None
-    module = load_frozen(role_models(config)["reference"])
+    module = load_frozen(roles.models[REFERENCE], roles.path(REFERENCE))
     return {name: tensor.cpu() for name, tensor in model_weights(module).items()}
 
 
-def _trained_critic(role: RoleModel, config: RunConfig, strategy: Strategy, resume: Path | None) -> OptimizedModel:
+def _trained_critic(
+    role: RoleModel, folder: Path, config: RunConfig, strategy: Strategy, resume: Path | None
+) -> OptimizedModel:
     module = load_critic(
         role.model,
-        model_folder(role.model.uri, role.field).path,
+        folder,
         "float32",
         role=spec_role(role),
         lora=role.lora,

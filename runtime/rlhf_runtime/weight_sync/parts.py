@@ -1,13 +1,16 @@
 """The models that a publish carries to a maker, under one set of names: `actor.`, `critic.`, `reference.`."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from torch import Tensor, nn
 
 from rlhf_runtime.engines.engine import Engine
 from rlhf_runtime.models.policy_weights import load_weights, model_weights
 
-ACTOR, CRITIC, REFERENCE = "actor", "critic", "reference"
+ACTOR: Final = "actor"
+CRITIC: Final = "critic"
+REFERENCE: Final = "reference"
 
 
 def expected_weights(parts: Mapping[str, nn.Module]) -> dict[str, Tensor]:

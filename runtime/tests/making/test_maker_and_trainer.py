@@ -179,8 +179,8 @@ def test_ppo_resumed_ends_with_the_weights_of_the_run_that_was_not_stopped(
         torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=0)
     assert [trained.optimizer_steps for trained in again] == [16, 20, 24]
     for found, wanted in zip(again, reports[3:], strict=True):
-        assert found.reference_kl == pytest.approx(wanted.reference_kl, abs=1e-6)
-        assert found.value_loss == pytest.approx(wanted.value_loss, abs=1e-6)
+        assert found.figures.reference_kl == pytest.approx(wanted.figures.reference_kl, abs=1e-6)
+        assert found.figures.value_loss == pytest.approx(wanted.figures.value_loss, abs=1e-6)
 
 
 def test_a_replaced_maker_compares_with_the_refreshed_reference(tmp_path: Path, policy: Path, pairs: Any) -> None:

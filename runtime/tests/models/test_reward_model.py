@@ -8,6 +8,7 @@ import torch
 from rlhf_api.models import Model
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.critic import Critic, load_critic
+from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.reward_model import RewardModel, load_reward_model
 from rlhf_runtime.models.reward_scorer import RewardScorer, load_reward_scorer
 from safetensors.torch import load_file, save_file
@@ -88,7 +89,8 @@ def test_a_reward_model_is_whole_or_refused(write: Callable[[Path], None], parts
 
 
 def scorer_of(folder: Path, actor_folder: Path) -> RewardScorer:
-    return load_reward_scorer(Model(uri=str(folder)), AutoTokenizer.from_pretrained(actor_folder), {END, OTHER_END})
+    model, actor_tokenizer = Model(uri=str(folder)), AutoTokenizer.from_pretrained(actor_folder)
+    return load_reward_scorer(model, model_folder(model.uri, "models.reward"), actor_tokenizer, {END, OTHER_END})
 
 
 def test_equal_tokens_are_scored_as_they_are(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.models.critic import load_critic
 from rlhf_runtime.models.model_folder import model_folder
 from rlhf_runtime.models.policy import load_policy
-from rlhf_runtime.models.role_models import RoleModel
+from rlhf_runtime.models.role_models import RoleModel, resolved
 from rlhf_runtime.preflight import limits
 from rlhf_runtime.preflight.limits import _limit, _total, check_own_memory, memory_limit
 from rlhf_runtime.preflight.memory import ModelSize, Need, check_limit, in_units, maker_need, trainer_need
@@ -172,10 +172,12 @@ def test_a_process_that_cannot_hold_its_models_says_so_before_it_loads_them(
 ) -> None:
     job = spec(type="GRPO")
     job["models"]["actor"]["uri"] = str(write_model(tmp_path))
-    check_own_memory(config_of(job), "maker")
+    config = config_of(job)
+    roles = resolved(config)
+    check_own_memory(config, "maker", roles)
     monkeypatch.setattr(limits, "memory_limit", lambda: (80_000, "this pod's memory limit"))
-    check_own_memory(config_of(job), "maker")
+    check_own_memory(config, "maker", roles)
     with pytest.raises(
         RunFailure, match=r"this pod's memory limit is 78.1 KiB, but a trainer needs at least 304.5 KiB"
     ):
-        check_own_memory(config_of(job), "trainer")
+        check_own_memory(config, "trainer", roles)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from preflight_configs import config_of
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.models.role_models import role_folders
+from rlhf_runtime.models.role_models import resolved
 from rlhf_runtime.models.tokenizer import load_tokenizer
 from rlhf_runtime.preflight.models import Lengths, ModelFindings, check_models
 from tiny_models import VOCABULARY, add_weights, tiny_config, write_adapter, write_model, write_tokenizer
@@ -62,9 +62,9 @@ def spec(root: Path) -> dict[str, Any]:
 
 def examine(spec: dict[str, Any], *, prompt: int = 4) -> ModelFindings:
     config = config_of(spec)
-    folders = role_folders(config)
-    tokenizer = load_tokenizer(config.models.actor.uri, folders["actor"])
-    return check_models(config, folders, tokenizer, Lengths(prompt=prompt, completion=config.rollout.max_new_tokens))
+    roles = resolved(config, weights=False)
+    tokenizer = load_tokenizer(config.models.actor.uri, roles.folders["actor"])
+    return check_models(config, roles, tokenizer, Lengths(prompt=prompt, completion=config.rollout.max_new_tokens))
 
 
 def edit_json(path: Path, **changes: Any) -> None:
