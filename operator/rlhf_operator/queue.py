@@ -1,4 +1,7 @@
-"""A keyed work queue: one pass for each key at a time, passes asked for meanwhile become one, failures back off."""
+"""A keyed work queue: one pass for each key at a time, passes asked for meanwhile become one, failures back off.
+
+Own code: kopf runs a handler for each event and keeps its back-off in the object, and asyncio has no such queue.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""The newest known state of jobs, RayClusters and pods, kept by kopf's watches and by the operator's own reads."""
+"""The newest known state of jobs, RayClusters and pods, kept by kopf's watches and by the operator's own reads.
+
+Own code: kopf's indices hold what handlers return, and take in no reads and no written status.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 LEASE = "rlhf-operator"
 DURATION_SECONDS = 15
 RENEW_EVERY_SECONDS = 5.0
-#: Without a renewal for so long the leader ends: well before another may take over.
+#: Seconds without a renewal after which the leader ends: well before another may take over.
 RENEW_WITHIN_SECONDS = 10.0
 
 
@@ -28,8 +29,12 @@ class LeaseLost(Exception):
 
 
 class Lease:
-    """The lease of one replica. ``now`` is for tests; others' clocks are not trusted: a foreign lease counts as
-    expired only when it has not changed for its whole duration while this replica looked at it."""
+    """The lease of one replica. Clocks of others are not trusted, nor jumps of its own: a foreign lease counts as
+    expired only when it has not changed for its whole duration while this replica watched it, in monotonic time.
+
+    Own code: the elector of ``kubernetes.aio.leaderelection`` measures by the wall clock, ends the process with
+    ``sys.exit`` and never releases its lease. ``now`` is the wall clock, written into the lease for people.
+    """
 
     def __init__(
         self,
@@ -37,13 +42,15 @@ class Lease:
         namespace: str,
         identity: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._namespace = namespace
         self.identity = identity
         self._now = now
-        self._seen: tuple[str, datetime] | None = None
+        self._monotonic = monotonic
+        self._seen: tuple[str, float] | None = None
         self._held: Raw | None = None
 
     async def acquire(self) -> None:
@@ -71,7 +78,7 @@ class Lease:
         """Tries until it is renewed. Raises LeaseLost when another replica holds it."""
         while True:
             try:
-                # The second try reads the lease anew: whoever touched it need not have taken it.
+                # The second try reads the lease again: whoever touched it need not have taken it.
                 if await self.try_once() or await self.try_once():
                     return
             except _MAY_PASS as error:
@@ -104,9 +111,9 @@ class Lease:
     def _expired(self, lease: Raw) -> bool:
         version = lease["metadata"]["resourceVersion"]
         if self._seen is None or self._seen[0] != version:
-            self._seen = (version, self._now())
-        duration = timedelta(seconds=lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))
-        return self._now() - self._seen[1] > duration
+            self._seen = (version, self._monotonic())
+        duration = float(lease["spec"].get("leaseDurationSeconds", DURATION_SECONDS))
+        return self._monotonic() - self._seen[1] > duration
 
     def _manifest(self, known: dict[str, Any]) -> Raw:
         now = self._now().isoformat(timespec="microseconds").replace("+00:00", "Z")

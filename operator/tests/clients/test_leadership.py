@@ -45,13 +45,20 @@ class Leases:
 
 
 class Clock:
+    """A wall clock that may jump, and a monotonic one that does not."""
+
     def __init__(self, given: G) -> None:
         self.now = given.at(0)
+        self.monotonic = 1000.0
 
     def __call__(self) -> Any:
         return self.now
 
     def pass_seconds(self, seconds: float) -> None:
+        self.monotonic += seconds
+        self.jump(seconds)
+
+    def jump(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
 
@@ -68,7 +75,7 @@ def clock(given: G) -> Clock:
 @pytest.fixture
 def replica(leases: Leases, clock: Clock) -> Callable[[str], Lease]:
     kube: Any = leases
-    return lambda identity: Lease(kube, "rlhf-system", identity, now=clock)
+    return lambda identity: Lease(kube, "rlhf-system", identity, now=clock, monotonic=lambda: clock.monotonic)
 
 
 Replica = Callable[[str], Lease]
@@ -100,6 +107,17 @@ async def test_a_dead_leader_s_lease_is_taken_after_its_duration_and_not_before(
     assert await two.try_once()
     with pytest.raises(LeaseLost, match="held by another replica"):
         await one._renew()
+
+
+async def test_a_jump_of_the_wall_clock_takes_no_lease_and_gives_none_longer(replica: Replica, clock: Clock) -> None:
+    one, two = replica("one"), replica("two")
+    assert await one.try_once()
+    assert not await two.try_once()
+    clock.jump(3600)
+    assert not await two.try_once()
+    clock.jump(-7200)
+    clock.pass_seconds(16)
+    assert await two.try_once()
 
 
 async def test_a_restarted_replica_of_the_same_name_leads_at_once(replica: Replica) -> None:
