@@ -9,6 +9,7 @@ from rlhf_api.job import RLHFJob
 from rlhf_operator.clients.cluster import Proof
 from rlhf_operator.handlers import registry, settings
 from rlhf_operator.observe import REREAD_SECONDS, Observer
+from rlhf_operator.observed.obstacles import of_sidecars
 from rlhf_operator.observed.picture import Code, Submission, parse_cluster, parse_pod
 from rlhf_operator.observed.report_view import NOTHING_HEARD
 from rlhf_operator.status.release import with_release
@@ -267,3 +268,42 @@ def test_only_our_pods_and_clusters_are_watched_at_all(resource: str) -> None:
     [selector] = [value for key, value in selectors.items() if resource in str(key)]
     assert selector == names.JOB_UID_LABEL
     assert isinstance(selectors, type(kopf.OperatorSettings().watching.label_selectors))
+
+
+CRASHED = {"name": "shipper", "image": "s:1", "ready": False, "restartCount": 3}
+ENDED = {"terminated": {"exitCode": 1, "reason": "Error", "message": "no route\n"}}
+
+
+@pytest.mark.parametrize(
+    ("condition", "ray_ready", "ready"),
+    [
+        ({"status": "True"}, True, True),
+        ({"status": "False", "reason": "ContainersNotReady"}, True, True),
+        ({"status": "False", "reason": "ContainersNotReady"}, False, False),
+        ({"status": "False"}, True, False),
+    ],
+    ids=["all are ready", "a sidecar is not", "Ray's container is not", "the node is lost"],
+)
+def test_a_pod_is_as_ready_as_its_ray_container(
+    given: G, condition: dict[str, str], ray_ready: bool, ready: bool
+) -> None:
+    pod = head(given)
+    pod["spec"] = {
+        "initContainers": [{"name": "wait"}, {"name": "proxy", "restartPolicy": "Always"}],
+        "containers": [{"name": "ray"}, {"name": "shipper"}],
+    }
+    pod["status"]["conditions"] = [{"type": "Ready", **condition}]
+    pod["status"]["containerStatuses"] = [
+        {"name": "ray", "image": "r:1", "ready": ray_ready, "restartCount": 0},
+        {**CRASHED, "lastState": ENDED},
+    ]
+    pod["status"]["initContainerStatuses"] = [{"name": "wait", "restartCount": 0}, {"name": "proxy", "restartCount": 0}]
+    seen = parse_pod(pod)
+    assert seen.ready == ready
+    assert {container.name: container.sidecar for container in seen.containers} == {
+        "wait": False,
+        "proxy": True,
+        "ray": False,
+        "shipper": True,
+    }
+    assert of_sidecars([seen]) == "sidecar shipper of pod head has ended 3 times (exit code 1, Error): no route"

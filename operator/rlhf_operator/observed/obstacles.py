@@ -1,6 +1,6 @@
 """What stands in the job's way, read off its pods: pure checks, the most serious first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rlhf_api import conditions
 
@@ -34,13 +34,26 @@ def obstacles(observed: Observed, job_uid: str, *, first_attempt: bool) -> tuple
     return tuple(sorted(found, key=lambda obstacle: obstacle.heals))
 
 
+def of_sidecars(pods: Iterable[PodSeen]) -> str:
+    """What is wrong with containers that Ray runs without, one after the other; empty when nothing is."""
+    said = []
+    for pod in pods:
+        for container in pod.containers if not pod.terminating else ():
+            where = f"sidecar {container.name} of pod {pod.name}"
+            if container.sidecar and container.exit_code and container.restarts >= 1:
+                said.append(f"{where} has ended {container.restarts} times {container.ending}")
+            elif container.sidecar and container.waiting_message:
+                said.append(f"{where} cannot be started: {container.waiting_message}")
+    return "; ".join(said)
+
+
 def _of_cluster(cluster: ClusterSeen, job_uid: str) -> Iterator[Obstacle]:
     if cluster.owner_uid != job_uid:
         message = f"RayCluster {cluster.name} exists and does not belong to this job; delete it, or rename the job"
         yield Obstacle(conditions.RAY_CLUSTER_INVALID, message, heals=True)
     elif cluster.deleting:
         yield Obstacle(
-            conditions.PENDING, f"RayCluster {cluster.name} is being deleted, and made again then", heals=True
+            conditions.PENDING, f"RayCluster {cluster.name} is being deleted; it will then be created again", heals=True
         )
     elif cluster.replica_failure:
         message = f"KubeRay cannot create the pods of {cluster.name}: {cluster.replica_failure}"
@@ -49,11 +62,13 @@ def _of_cluster(cluster: ClusterSeen, job_uid: str) -> Iterator[Obstacle]:
 
 def _of_pod(pod: PodSeen, crashes_are_final: bool) -> Iterator[Obstacle]:
     if pod.unschedulable:
-        yield Obstacle(conditions.UNSCHEDULABLE, f"pod {pod.name} finds no node: {pod.unschedulable}", heals=True)
+        yield Obstacle(conditions.UNSCHEDULABLE, f"pod {pod.name} cannot be scheduled: {pod.unschedulable}", heals=True)
     for container in pod.containers:
+        if container.sidecar:
+            continue
         where = f"container {container.name} of pod {pod.name}"
         if container.waiting_reason == "InvalidImageName":
-            message = f"{where}: {container.image!r} is no image name: {container.waiting_message}"
+            message = f"{where}: {container.image!r} is not a valid image name: {container.waiting_message}"
             yield Obstacle(conditions.IMAGE_NAME_INVALID, message, heals=False)
         elif container.waiting_reason in _IMAGE_PULL_REASONS:
             message = f"{where}: image {container.image!r} cannot be pulled: {container.waiting_message}"

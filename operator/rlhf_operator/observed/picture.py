@@ -31,6 +31,8 @@ class ContainerSeen:
     """Exit code of its last end; None when it never ended."""
     exit_reason: str = ""
     exit_message: str = ""
+    sidecar: bool = False
+    """Whether Ray runs without it: its state is said, and decides nothing."""
 
     @property
     def ending(self) -> str:
@@ -50,6 +52,7 @@ class PodSeen:
     ip: str = ""
     phase: str = ""
     ready: bool = False
+    """Whether its Ray container is: a sidecar that is not ready does not count."""
     terminating: bool = False
     created: str = ""
     unschedulable: str = ""
@@ -169,22 +172,43 @@ def parse_pod(raw: Mapping[str, Any]) -> PodSeen:
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})
     unschedulable = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
-    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    sidecars = _sidecars(raw.get("spec", {}))
+    containers = [
+        _container(entry, entry["name"] in sidecars)
+        for entry in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    ]
     return PodSeen(
         name=metadata["name"],
         uid=metadata["uid"],
         role=metadata.get("labels", {}).get(ROLE_LABEL, ""),
         ip=status.get("podIP", ""),
         phase=status.get("phase", ""),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=_ray_is_ready(conditions.get("Ready", {}), status),
         terminating="deletionTimestamp" in metadata,
         created=metadata.get("creationTimestamp", ""),
         unschedulable=scheduled.get("message", "no node fits") if unschedulable else "",
-        containers=tuple(_container(entry) for entry in containers),
+        containers=tuple(containers),
     )
 
 
-def _container(raw: Mapping[str, Any]) -> ContainerSeen:
+def _sidecars(spec: Mapping[str, Any]) -> set[str]:
+    """Names of the containers beside Ray's, and of init containers that run on beside it."""
+    beside = [container for container in spec.get("containers", ()) if container["name"] != RAY_CONTAINER]
+    going_on = [container for container in spec.get("initContainers", ()) if container.get("restartPolicy") == "Always"]
+    return {container["name"] for container in (*beside, *going_on)}
+
+
+def _ray_is_ready(ready: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """The pod is ready, or would be if it were for its Ray container alone.
+
+    A pod of a node that is lost is not ready either, while its containers stay as they were last seen.
+    """
+    if ready.get("status") == "True" or ready.get("reason") != "ContainersNotReady":
+        return ready.get("status") == "True"
+    return any(entry["name"] == RAY_CONTAINER and entry.get("ready") for entry in status.get("containerStatuses", ()))
+
+
+def _container(raw: Mapping[str, Any], sidecar: bool) -> ContainerSeen:
     state = raw.get("state", {})
     waiting = state.get("waiting", {})
     ended = state.get("terminated") or raw.get("lastState", {}).get("terminated") or {}
@@ -197,6 +221,7 @@ def _container(raw: Mapping[str, Any]) -> ContainerSeen:
         exit_code=ended.get("exitCode"),
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
+        sidecar=sidecar,
     )
 
 

@@ -8,6 +8,7 @@ from rlhf_api.run import Report, RoleReport
 from rlhf_api.status import MAX_MESSAGE, FailureStatus, RLHFJobStatus, RoleStatus
 from rlhf_api.tails import last_lines
 
+from rlhf_operator.observed.obstacles import of_sidecars
 from rlhf_operator.observed.picture import Observed
 from rlhf_operator.observed.report_view import ReportView
 from rlhf_operator.status import episodes
@@ -102,8 +103,10 @@ def _cluster_ready(job: RLHFJob, stage: Stage, observed: Observed) -> Fact:
         return Fact(conditions.CLUSTER_READY, "False", stage.reason, message)
     head, wanted = observed.head, workers_wanted(job)
     if head is not None and head.ready and observed.ready_workers >= wanted:
-        return Fact(conditions.CLUSTER_READY, "True", conditions.ALL_PODS_READY, f"head and {wanted} workers are ready")
-    message = pods_message(job, observed)
+        sidecars = of_sidecars(observed.pods)
+        message = f"head and {wanted} workers are ready" + (f"; {sidecars}" if sidecars else "")
+        return Fact(conditions.CLUSTER_READY, "True", conditions.ALL_PODS_READY, bounded(message, job.name))
+    message = bounded(pods_message(job, observed), job.name)
     reason = stage.reason if stage.phase in (stages.PENDING, stages.PROVISIONING) else conditions.PROVISIONING
     return Fact(conditions.CLUSTER_READY, "False", reason, message)
 
@@ -111,7 +114,9 @@ def _cluster_ready(job: RLHFJob, stage: Stage, observed: Observed) -> Fact:
 def pods_message(job: RLHFJob, observed: Observed) -> str:
     """Which pods are ready, in one sentence."""
     head = "ready" if observed.head and observed.head.ready else "not ready"
-    return f"head {head}, {observed.ready_workers} of {workers_wanted(job)} workers ready"
+    sidecars = of_sidecars(observed.pods)
+    workers = f"head {head}, {observed.ready_workers} of {workers_wanted(job)} workers ready"
+    return f"{workers}; {sidecars}" if sidecars else workers
 
 
 def _runtime_ready(stage: Stage, report: Report | None) -> Fact:

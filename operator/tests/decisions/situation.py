@@ -57,7 +57,7 @@ BAD_TEMPLATE = Obstacle("TemplateInvalid", REFUSED, heals=False)
 BACK_OFF = {"waiting_reason": "ImagePullBackOff", "waiting_message": "not found", "image": "x:1"}
 PULLING = "container ray of pod addition-maker-pod: image 'x:1' cannot be pulled: not found"
 CRASHING = {"waiting_reason": "CrashLoopBackOff", "exit_code": 127, "exit_reason": "Error", "exit_message": "no ray\n"}
-NO_NODE = "pod addition-maker-pod finds no node: 0/1 nodes are available: 1 Insufficient cpu."
+NO_NODE = "pod addition-maker-pod cannot be scheduled: 0/1 nodes are available: 1 Insufficient cpu."
 DONE = {"completionTime": "2026-01-02T03:30:00Z", "phase": "Succeeded"}
 
 

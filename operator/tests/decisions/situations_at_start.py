@@ -135,7 +135,7 @@ FIRST_STEPS: dict[str, Case] = {
         observed=lambda g: Observed(cluster=g.cluster(deleting=True)),
         phase="Pending",
         reason="Pending",
-        message="RayCluster {cluster} is being deleted, and made again then",
+        message="RayCluster {cluster} is being deleted; it will then be created again",
         requeue=10,
     ),
 }
@@ -232,7 +232,7 @@ PODS: dict[str, Case] = {
         ),
         phase="Provisioning",
         reason="Unschedulable",
-        message="pod addition-head-pod finds no node: 0/1 nodes are available",
+        message="pod addition-head-pod cannot be scheduled: 0/1 nodes are available",
         requeue=60,
     ),
     "quota that keeps KubeRay from creating pods is a condition at once": Case(
@@ -273,7 +273,7 @@ PODS: dict[str, Case] = {
         ),
         phase="Failed",
         reason="InvalidImageName",
-        message="container ray of pod addition-maker-pod: 'No Image' is no image name: invalid reference",
+        message="container ray of pod addition-maker-pod: 'No Image' is not a valid image name: invalid reference",
         requeue=0,
         over=True,
     ),
@@ -319,6 +319,34 @@ PODS: dict[str, Case] = {
         "(exit code 127, Error): no ray; before: TrainerLost: rank 0 died",
         requeue=5,
         attempt=2,
+        follows=True,
+    ),
+    "a sidecar that crashes again and again decides nothing": Case(
+        status=lambda g: g.submitted(),
+        observed=lambda g: with_maker(
+            g,
+            ready=True,
+            containers=(g.container(), g.container(name="shipper", sidecar=True, **CRASHING, restarts=9)),
+        ),
+        phase="Starting",
+        reason="Starting",
+        message="the runtime checks its files and loads models",
+        requeue=5,
+        follows=True,
+    ),
+    "what keeps Ray's container is said, not what keeps a sidecar": Case(
+        status=lambda g: g.submitted(),
+        observed=lambda g: with_maker(
+            g,
+            containers=(
+                g.container(name="shipper", sidecar=True, **CRASHING, restarts=9),
+                g.container(**BACK_OFF),
+            ),
+        ),
+        phase="Starting",
+        reason="ImagePullBackOff",
+        message=PULLING,
+        requeue=5,
         follows=True,
     ),
     "a maker that crashes while the attempt runs is the runtime's to repair": Case(
