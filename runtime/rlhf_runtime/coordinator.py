@@ -21,15 +21,15 @@ from rlhf_runtime.actors import cluster
 from rlhf_runtime.channel import coordinator_end
 from rlhf_runtime.channel.coordinator_end import SupervisorGone
 from rlhf_runtime.channel.messages import SupervisorChannel
-from rlhf_runtime.dataflow.episode_finisher import Standing, standing_of
-from rlhf_runtime.dataflow.flow import Flow, MakerSlot
+from rlhf_runtime.clock import Clock
+from rlhf_runtime.dataflow.flow import start_flow
+from rlhf_runtime.dataflow.progress import RunProgress
 from rlhf_runtime.dataflow.storage import Storage
 from rlhf_runtime.dataflow.watch import Watch
 from rlhf_runtime.dataflow.wiring import run_dataflow
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.preflight.checks import preflight
 from rlhf_runtime.processors import available_processors
-from rlhf_runtime.scheduling.ledger import Ledger
 from rlhf_runtime.storage.checkpoints import Checkpoints
 from rlhf_runtime.storage.run_directory import RunDirectory
 
@@ -39,73 +39,64 @@ log = logging.getLogger("rlhf.coordinator")
 class Run:
     """One attempt, from its RunConfig to the trained model in storage."""
 
-    def __init__(self, config: RunConfig, channel: SupervisorChannel) -> None:
+    def __init__(self, config: RunConfig, channel: SupervisorChannel, clock: Clock | None = None) -> None:
         self._config = config
         self._channel = channel
+        self._clock = clock or Clock()
         directory = RunDirectory(config.run_directory)
         checkpoints = Checkpoints(directory, config.attempt, config.checkpoint_keep)
         self._storage = Storage(directory=directory, checkpoints=checkpoints)
 
     async def run(self) -> None:
         """Raises RunFailure, or a group that holds one."""
-        checkpoints = self._storage.checkpoints
-        standing = standing_of(await self._storage.calls.do(checkpoints.newest))
-        flow = self._flow(standing.latest_episode)
-        watch = Watch(flow, standing)
-        if await self._storage.calls.do(checkpoints.finished, flow.episodes):
+        checkpoints, calls = self._storage.checkpoints, self._storage.calls
+        progress = RunProgress(self._clock, await calls.do(checkpoints.newest))
+        if await calls.do(checkpoints.finished, self._channel.settings.episodes):
             log.info("the trained model is in %s already", checkpoints.model)
-            standing.final_model = str(checkpoints.model)
-            flow.begun()
+            progress.exported(checkpoints.model)
+            progress.rollout_started()
+            await Watch(start_flow(self._config, self._channel, progress, clock=self._clock)).tell()
         else:
-            await self._work(flow, standing, watch)
-        await watch.tell()
+            await self._work(progress)
 
-    def _flow(self, trained: int) -> Flow:
-        prompts = self._config.rollout.prompts_per_episode
-        return Flow(
-            config=self._config,
-            channel=self._channel,
-            ledger=Ledger(prompts_per_episode=prompts, first_episode=trained),
-            version=trained,
-            slots=[MakerSlot(index) for index in range(self._config.makers.replicas)],
-        )
-
-    async def _work(self, flow: Flow, standing: Standing, watch: Watch) -> None:
-        directory = self._storage.directory
-        if standing.latest_folder is not None:
-            log.info("resuming after episode %d from %s", standing.latest_episode, standing.latest_folder)
+    async def _work(self, progress: RunProgress) -> None:
+        config, calls, directory = self._config, self._storage.calls, self._storage.directory
+        if progress.latest_folder is not None:
+            log.info("resuming after episode %d from %s", progress.latest_episode, progress.latest_folder)
         # Ray starts while the files are checked; actors are placed when both are done. In a thread of the event
         # loop's pool, which lives as long as the process: a local Ray ends with the thread that started it.
-        connecting = asyncio.ensure_future(asyncio.to_thread(cluster.connect, self._config))
+        connecting = asyncio.ensure_future(asyncio.to_thread(cluster.connect, config))
         try:
-            checked = await asyncio.to_thread(preflight, self._config, directory)
-            flow.sources = checked.sources
+            checked = await asyncio.to_thread(preflight, config, directory)
             for note in (*checked.notes, *checked.needs):
                 log.info("%s", note)
             for field, rows in checked.sources.items():
                 log.info("%s: %s", field, rows.to_dict())
-            probe = await self._storage.calls.do(directory.write_probe)
+            flow = start_flow(
+                config,
+                self._channel,
+                progress,
+                held_out=checked.held_out,
+                sources=checked.sources,
+                clock=self._clock,
+            )
+            probe = await calls.do(directory.write_probe)
             started = await connecting
-            # On one machine all actors share its processors; in a cluster each has those of its pod.
-            makers = self._config.makers.replicas * self._config.makers.tensor_parallel
-            share = available_processors() // (makers + self._config.trainers.replicas)
-            threads = max(1, share) if started else None
-            workers = cluster.RayWorkers(self._config, probe, threads, checked.training.columns)
+            workers = cluster.RayWorkers(config, probe, self._threads(started), checked.training.columns)
             try:
-                await run_dataflow(
-                    workers,
-                    flow,
-                    watch,
-                    storage=self._storage,
-                    standing=standing,
-                    training=checked.training,
-                    held_out=checked.held_out,
-                )
+                await run_dataflow(workers, flow, self._storage, checked.training)
             finally:
-                await self._storage.calls.tidy(directory.remove_probe, probe)
+                await calls.tidy(directory.remove_probe, probe)
         finally:
             await asyncio.wait([connecting])
             await asyncio.to_thread(cluster.disconnect)
+
+    def _threads(self, one_machine: bool) -> int | None:
+        """Threads of each actor: on one machine all share its processors, in a cluster each has those of its pod."""
+        if not one_machine:
+            return None
+        actors = self._config.makers.replicas * self._config.makers.tensor_parallel + self._config.trainers.replicas
+        return max(1, available_processors() // actors)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -15,17 +15,16 @@ from typing import Any
 from rlhf_api.run import RunConfig
 from rlhf_api.status import EpisodeReport, TrainingFigures
 from rlhf_runtime.data.prompts import HELD_OUT_INDEX, Prompt, TrainingPrompts
-from rlhf_runtime.dataflow.episode_finisher import Standing, standing_of
-from rlhf_runtime.dataflow.flow import Flow, MakerSlot
+from rlhf_runtime.dataflow.flow import Flow, start_flow
 from rlhf_runtime.dataflow.pace import Pace
+from rlhf_runtime.dataflow.progress import RunProgress
 from rlhf_runtime.dataflow.storage import Storage
-from rlhf_runtime.dataflow.watch import Watch
 from rlhf_runtime.dataflow.wiring import run_dataflow
 from rlhf_runtime.dataflow.workers import Made, MakerLost, PayloadLost
 from rlhf_runtime.experience.buffer import ExperienceBuffer, ExperienceGroup
 from rlhf_runtime.experience.messages import GroupSummary, Task, Trained, TrainedGroup
 from rlhf_runtime.failures import RunFailure
-from rlhf_runtime.scheduling.ledger import Dispatch, Ledger
+from rlhf_runtime.scheduling.ledger import Dispatch
 from rlhf_runtime.storage.calls import StorageCalls
 from rlhf_runtime.storage.checkpoints import Checkpoints, StagedFile, staged_files
 from rlhf_runtime.storage.run_directory import RunDirectory
@@ -350,28 +349,25 @@ class Attempt:
     questions: int = 5
     channel: SimulatedSupervisor = field(init=False)
     checkpoints: Checkpoints = field(init=False)
-    standing: Standing = field(init=False)
     flow: Flow = field(init=False)
-    first: int = field(init=False)
-    """Episodes of earlier attempts that this one goes on from."""
 
     def __post_init__(self) -> None:
         config, directory = self.config, RunDirectory(self.config.run_directory)
         self.channel = SimulatedSupervisor(config, self.world, self.on_episode)
         directory.attempt(config.attempt).path.mkdir(parents=True)
         self.checkpoints = Checkpoints(directory, config.attempt, config.checkpoint_keep)
-        self.standing = standing_of(self.checkpoints.newest())
-        self.first = first = self.standing.latest_episode
-        self.world.resumes(first)
-        self.flow = Flow(
-            config=config,
-            channel=self.channel,
-            clock=self.time.clock,
-            pace=self.pace,
-            ledger=Ledger(prompts_per_episode=config.rollout.prompts_per_episode, first_episode=first),
-            version=first,
-            slots=[MakerSlot(index) for index in range(config.makers.replicas)],
-        )
+        clock = self.time.clock
+        progress = RunProgress(clock, self.checkpoints.newest())
+        self.world.resumes(progress.resumed_from)
+        held_out = [
+            Prompt(index=HELD_OUT_INDEX + i, row=i, text="", token_ids=(1,), columns={}) for i in range(self.questions)
+        ]
+        self.flow = start_flow(config, self.channel, progress, held_out=held_out, clock=clock, pace=self.pace)
+
+    @property
+    def first(self) -> int:
+        """Episodes of earlier attempts that this one builds on."""
+        return self.flow.progress.resumed_from
 
     def run(self) -> "Attempt":
         """To the end. Raises what ends the attempt, in a group."""
@@ -387,20 +383,15 @@ class Attempt:
         raise AssertionError("the attempt succeeded")
 
     async def _run(self) -> None:
-        directory = RunDirectory(self.config.run_directory)
-        watch = Watch(self.flow, self.standing)
         if self.on_start is not None:
             self.on_start(self)
         await run_dataflow(
             FakeWorkers(self.world, self.channel, self.config, self.flow.version),
             self.flow,
-            watch,
-            storage=Storage(directory=directory, checkpoints=self.checkpoints, calls=StorageCalls(beside=at_once)),
-            standing=self.standing,
-            training=PROMPTS,
-            held_out=[
-                Prompt(index=HELD_OUT_INDEX + i, row=i, text="", token_ids=(1,), columns={})
-                for i in range(self.questions)
-            ],
+            Storage(
+                directory=RunDirectory(self.config.run_directory),
+                checkpoints=self.checkpoints,
+                calls=StorageCalls(beside=at_once),
+            ),
+            PROMPTS,
         )
-        await watch.tell()

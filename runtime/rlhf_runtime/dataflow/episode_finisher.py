@@ -1,7 +1,7 @@
-"""What is still to be done for an episode after its training, in order, while the next one is collected.
+"""What is left to do for an episode after its training, while the next one is collected.
 
-Its score is waited for, its report goes to the journal, and only then does its checkpoint count: so no checkpoint
-is ever ahead of the journal.
+In order: wait for its score, bring its report into the journal, and only then let its checkpoint count. So no
+checkpoint is ever ahead of the journal.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from rlhf_runtime.dataflow.evaluation import EvaluationRound
 from rlhf_runtime.dataflow.flow import Flow
 from rlhf_runtime.dataflow.storage import Storage
 from rlhf_runtime.experience.messages import GroupSummary, Trained
-from rlhf_runtime.storage.checkpoints import RunState, StagedFile
+from rlhf_runtime.storage.checkpoints import StagedFile
 from rlhf_runtime.storage.samples import write_samples
 from rlhf_runtime.storage.trained_groups import write_trained_groups
 
@@ -29,12 +29,16 @@ class Staged:
     folder: Path
     files: list[StagedFile]
     due: bool
-    """It is kept whatever its score."""
+    """It is kept, whatever its score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedEpisode:
-    """`version` trained, version + 1 published, `published_at` on the monotonic clock when that began."""
+    """An episode as the trainers leave it: the policy of `version` was trained, version + 1 was published.
+
+    published_at   when that publish was complete, on the monotonic clock
+    dropped        tries dropped since the episode before was handed in
+    """
 
     version: int
     groups: list[GroupSummary]
@@ -47,64 +51,28 @@ class TrainedEpisode:
     staged: Staged | None
 
 
-@dataclass(slots=True)
-class Standing:
-    """What the finished episodes amount to; goes into every checkpoint."""
-
-    optimizer_steps: int = 0
-    initial_score: float | None = None
-    best_score: float | None = None
-    best_checkpoint: str | None = None
-    latest_folder: Path | None = None
-    latest_episode: int = 0
-    """Episodes that the newest checkpoint has."""
-    final_model: str | None = None
-
-
-def standing_of(found: tuple[Path, RunState] | None) -> Standing:
-    """What an attempt that resumes from this checkpoint begins with."""
-    if found is None:
-        return Standing()
-    folder, state = found
-    return Standing(
-        optimizer_steps=state.optimizer_steps,
-        initial_score=state.initial_score,
-        best_score=state.best_score,
-        best_checkpoint=state.best_checkpoint,
-        latest_folder=folder,
-        latest_episode=state.episode,
-    )
-
-
-class EpisodeDesk:
+class EpisodeFinisher:
     """Finishes trained episodes, one at a time and in order."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        storage: Storage,
-        standing: Standing,
-        tell_state: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, flow: Flow, storage: Storage, tell_state: Callable[[], Awaitable[None]]) -> None:
         self._flow = flow
         self._tell_state = tell_state
         self._storage = storage
         self._attempt = storage.directory.attempt(flow.config.attempt)
-        self._standing = standing
         self._waiting: asyncio.Queue[TrainedEpisode] = asyncio.Queue(flow.pace.open_episodes - 1)
         self._open = 0
 
     async def hand_in(self, episode: TrainedEpisode) -> None:
-        """An episode was trained; waits while too many are open."""
+        """Take a trained episode; waits while too many are open."""
         self._open += 1
         await self._waiting.put(episode)
 
     async def until_done(self) -> None:
-        """Wait until nothing is open."""
+        """Wait until every episode that was handed in is finished."""
         await self._flow.pulse.until(lambda: self._open == 0)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Finish episodes until cancelled. Raises RunFailure."""
         while True:
             await self._finish(await self._waiting.get())
             self._open -= 1
@@ -133,12 +101,12 @@ class EpisodeDesk:
         # The state goes first: the journal begins with what the attempt resumed from.
         await self._tell_state()
         await flow.channel.episode(report)
-        self._standing.optimizer_steps = episode.trained.optimizer_steps
+        flow.progress.episode_reported(episode.trained.optimizer_steps)
         if episode.staged is not None:
             await self._keep_or_discard(episode.staged, report.policy_version, score)
 
     async def _synced(self, episode: TrainedEpisode) -> float:
-        """Wait a little until every maker that is there has the version; seconds since its publish began."""
+        """Wait a little until every maker that has any version has this one; seconds since its publish began."""
         flow = self._flow
 
         def everywhere() -> bool:
@@ -150,40 +118,27 @@ class EpisodeDesk:
             async with asyncio.timeout(flow.pace.report_waits):
                 await flow.pulse.until(everywhere)
         except TimeoutError:
-            log.info("version %d is not everywhere yet; its report does not wait longer", episode.version + 1)
+            log.info("not every maker has version %d yet; its report does not wait longer", episode.version + 1)
         return episode.timing.publish + max(0.0, flow.clock.monotonic() - episode.published_at)
 
     async def _score(self, evaluation: EvaluationRound | None) -> float | None:
-        """Wait for the score; None without evaluation, and when the run is stopped before it is there."""
+        """Wait for the score. None without an evaluation, and if the run is stopped before the score is there."""
         if evaluation is None:
             return None
         await self._flow.pulse.until(lambda: evaluation.score is not None or self._flow.stopping)
         return evaluation.score
 
     async def _keep_or_discard(self, staged: Staged, version: int, score: float | None) -> None:
-        best = self._standing.best_score
-        if staged.due or (score is not None and (best is None or score > best)):
+        if staged.due or self._flow.progress.is_best(score):
             await self.keep(staged, version, score)
         else:
             await self._storage.calls.tidy(self._storage.checkpoints.discard, staged.folder)
 
     async def keep(self, staged: Staged, version: int, score: float | None) -> None:
         """Make a checkpoint count; its episode is in the journal."""
-        standing, config, storage = self._standing, self._flow.config, self._storage
+        progress, storage = self._flow.progress, self._storage
         folder = storage.checkpoints.folder(version)
-        if score is not None and (standing.best_score is None or score > standing.best_score):
-            standing.best_score, standing.best_checkpoint = score, str(folder)
-        state = RunState(
-            attempt=config.attempt,
-            episode=version,
-            policy_version=version,
-            prompt_cursor=version * config.rollout.prompts_per_episode,
-            optimizer_steps=standing.optimizer_steps,
-            score=score,
-            initial_score=standing.initial_score,
-            best_score=standing.best_score,
-            best_checkpoint=standing.best_checkpoint,
-        )
+        state = progress.state_at(self._flow.config, version, score, folder)
         await storage.calls.do(storage.checkpoints.complete, staged.folder, staged.files, state)
-        standing.latest_folder, standing.latest_episode = folder, version
-        await storage.calls.tidy(storage.checkpoints.prune, standing.best_checkpoint)
+        progress.checkpointed(folder, state)
+        await storage.calls.tidy(storage.checkpoints.prune, progress.best_checkpoint)

@@ -1,20 +1,21 @@
-"""Evaluation: every held-out prompt sampled once by exactly one version; the score is the mean reward."""
+"""Evaluation: exactly one version samples every held-out prompt once; the score is the mean reward."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_runtime.data.prompts import Prompt
+from rlhf_runtime.dataflow.pulse import Pulse
 
 
 def is_due(version: int, *, every_episodes: int, last: int) -> bool:
-    """Whether this version is evaluated: the starting one, every so many, and the last."""
+    """Whether this version is evaluated: the starting one, one in `every_episodes`, and the last."""
     return version % every_episodes == 0 or version == last
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationBatch:
-    """A part of a round for one maker: `first` is the place of its first prompt in the round."""
+    """A part of a round for one maker: `first` is the index of its first prompt in the round."""
 
     version: int
     first: int
@@ -41,15 +42,15 @@ class EvaluationRound:
         self._expected = len(prompts)
 
     def take(self) -> EvaluationBatch | None:
-        """A batch that nobody works on; None if all are out or done."""
+        """A batch that no maker works on; None if all are taken or done."""
         return self._waiting.pop(0) if self._waiting else None
 
     def give_back(self, batch: EvaluationBatch) -> None:
-        """The maker was lost: another does it."""
+        """The maker was lost: another one takes the batch."""
         self._waiting.insert(0, batch)
 
     def complete(self, batch: EvaluationBatch, rewards: Sequence[float]) -> None:
-        """Raises ValueError if it isn't one reward a prompt."""
+        """Take the rewards, one for each prompt. Raises ValueError if there are more or fewer."""
         if len(rewards) != len(batch.prompts):
             raise ValueError(f"evaluation: found {len(rewards)} rewards, expected {len(batch.prompts)}")
         self._rewards.update(enumerate(rewards, batch.first))
@@ -60,3 +61,46 @@ class EvaluationRound:
         if len(self._rewards) < self._expected:
             return None
         return math.fsum(self._rewards.values()) / self._expected
+
+
+class Evaluations:
+    """The evaluation under way, of one version at a time: the only writer of its rounds.
+
+    `most` is how many prompts one batch may have.
+    """
+
+    def __init__(self, pulse: Pulse, held_out: Sequence[Prompt], most: int) -> None:
+        self._pulse = pulse
+        self._held_out = held_out
+        self._most = most
+        self._round: EvaluationRound | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Makers stay at the version that is being evaluated."""
+        return self._round is not None and self._round.score is None
+
+    def begin(self, version: int, makers: int) -> EvaluationRound:
+        """Evaluate this version, in one batch for each maker if they are not too large."""
+        share = -(-len(self._held_out) // max(1, makers))
+        self._round = EvaluationRound(version, self._held_out, min(share, self._most))
+        self._pulse.beat()
+        return self._round
+
+    def take(self, version: int) -> EvaluationBatch | None:
+        """A batch for a maker that holds this version; None if there is none to do."""
+        if self._round is None or self._round.version != version:
+            return None
+        return self._round.take()
+
+    def give_back(self, batch: EvaluationBatch) -> None:
+        """The maker was lost: another one takes the batch."""
+        if self._round is not None and self._round.version == batch.version:
+            self._round.give_back(batch)
+            self._pulse.beat()
+
+    def complete(self, batch: EvaluationBatch, rewards: Sequence[float]) -> None:
+        """A batch's rewards, one for each prompt; those of a round that was abandoned are not used."""
+        if self._round is not None and self._round.version == batch.version:
+            self._round.complete(batch, rewards)
+            self._pulse.beat()

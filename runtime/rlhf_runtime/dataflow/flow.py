@@ -2,79 +2,58 @@
 
 ::
 
-    MakerLoop (one each)   sync  <- publication           TrainingLoop   collect <- ledger
-                           make  -> ledger, trainers                     train   -> ledger, version
-                           evaluate -> evaluation                        publish -> publication, evaluation
-                                                                         episode -> EpisodeDesk: journal, checkpoint
-    Watch                  settings, stop, waits, deadlines; tells the supervisor
+    MakerLoop (one per slot)   sync     <- published            TrainingLoop   collect <- groups
+                               make     -> groups, trainers                    train   -> groups, progress
+                               evaluate -> evaluations                         publish -> published, evaluations
+                                                                               episode -> EpisodeFinisher
+    EpisodeFinisher            journal, checkpoints -> progress
+    Watch                      live settings, stop, waits, deadlines; sends the state to the supervisor
+
+Each part is one object, which alone writes its fields.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_api.run import RunConfig
 from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.channel.messages import SupervisorChannel
-from rlhf_runtime.clock import Clock, Moment
-from rlhf_runtime.dataflow.evaluation import EvaluationRound
+from rlhf_runtime.clock import Clock
+from rlhf_runtime.data.prompts import Prompt
+from rlhf_runtime.dataflow.evaluation import Evaluations
+from rlhf_runtime.dataflow.groups import Groups
 from rlhf_runtime.dataflow.pace import Pace
+from rlhf_runtime.dataflow.progress import RunProgress
+from rlhf_runtime.dataflow.published import Published
 from rlhf_runtime.dataflow.pulse import Pulse
-from rlhf_runtime.dataflow.workers import TrainersHandle
-from rlhf_runtime.experience.messages import GroupSummary
+from rlhf_runtime.dataflow.slots import Slots, TrainersSlot
 from rlhf_runtime.scheduling.ledger import Ledger
 from rlhf_runtime.scheduling.next_batch import Limits
-from rlhf_runtime.weight_sync.manifest import Publication
 
 
-@dataclass(slots=True)
-class MakerSlot:
-    """One of the makers that the job wants, and who fills the place now.
-
-    placed    on a pod, with its model loaded
-    version   in use; None before its first sync
-    losses    makers lost in this place since one last completed a batch
-    """
-
-    index: int
-    name: str = ""
-    pod: str = ""
-    placed: bool = False
-    version: int | None = None
-    busy: bool = False
-    syncing: bool = False
-    losses: int = 0
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """The run's state. `version` is the trainers': the number of episodes trained."""
+    """The parts of a run's state, and what is asked of it: its config and the newest live settings."""
 
     config: RunConfig
     channel: SupervisorChannel
-    ledger: Ledger
-    version: int
-    slots: list[MakerSlot]
-    clock: Clock = field(default_factory=Clock)
-    pace: Pace = field(default_factory=Pace)
-    pulse: Pulse = field(default_factory=Pulse)
-    sources: dict[str, SourceStatus] = field(default_factory=dict)
-    """Rows of each source of prompts, by its field of the spec, once they are checked."""
-    publication: Publication | None = None
-    evaluation: EvaluationRound | None = None
-    summaries: dict[int, GroupSummary] = field(default_factory=dict)
-    """Of the buffered groups, by cursor."""
-    trainers: TrainersHandle | None = None
-    """Once all ranks are placed and loaded."""
-    collecting: bool = False
-    """The trainers wait for experiences."""
-    running: bool = False
-    """The first rollout has been started."""
-    repairs: int = 0
-    last_progress: Moment = field(init=False)
-    """When an episode was trained, or before the first one, when the first rollout was started."""
+    clock: Clock
+    pace: Pace
+    sources: Mapping[str, SourceStatus]
+    """Rows of each source of prompts, by its field of the spec."""
+    pulse: Pulse
+    groups: Groups
+    slots: Slots
+    published: Published
+    evaluations: Evaluations
+    progress: RunProgress
+    trainers: TrainersSlot = field(default_factory=TrainersSlot)
 
-    def __post_init__(self) -> None:
-        self.progressed()
+    @property
+    def version(self) -> int:
+        """The trainers' policy version, which is the number of episodes trained."""
+        return self.groups.version
 
     @property
     def limits(self) -> Limits:
@@ -100,17 +79,30 @@ class Flow:
     def stopping(self) -> bool:
         return self.channel.stop_requested()
 
-    def begun(self) -> None:
-        """A rollout is being started."""
-        if not self.running:
-            self.running = True
-            self.progressed()
 
-    def progressed(self) -> None:
-        """An episode was trained."""
-        self.last_progress = self.clock.now()
-
-    @property
-    def evaluating(self) -> bool:
-        """An evaluation is unfinished: makers stay at its version."""
-        return self.evaluation is not None and self.evaluation.score is None
+def start_flow(
+    config: RunConfig,
+    channel: SupervisorChannel,
+    progress: RunProgress,
+    *,
+    held_out: Sequence[Prompt] = (),
+    sources: Mapping[str, SourceStatus] | None = None,
+    clock: Clock | None = None,
+    pace: Pace | None = None,
+) -> Flow:
+    """The state of an attempt that begins where `progress` says."""
+    pulse = Pulse()
+    ledger = Ledger(prompts_per_episode=config.rollout.prompts_per_episode, first_episode=progress.resumed_from)
+    return Flow(
+        config=config,
+        channel=channel,
+        clock=clock or Clock(),
+        pace=pace or Pace(),
+        sources=sources or {},
+        pulse=pulse,
+        groups=Groups(pulse, ledger),
+        slots=Slots(pulse, config.makers.replicas),
+        published=Published(pulse),
+        evaluations=Evaluations(pulse, held_out, config.max_batch_samples),
+        progress=progress,
+    )

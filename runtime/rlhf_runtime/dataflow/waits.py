@@ -1,4 +1,4 @@
-"""No silent wait: who waits for what, since when and until when; logged once, and told to the supervisor."""
+"""No silent wait: who waits for what, since when and until when. Each is logged once and reported to the supervisor."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A wait at this moment; `deadline_seconds` from its beginning, None for the progress deadline."""
+    """A wait at this moment. `deadline_seconds` count from its beginning; None: the progress deadline ends it."""
 
     reason: str
     owner: str
@@ -31,8 +31,8 @@ class Waiting:
 
 
 def waiting_now(flow: Flow) -> list[Waiting]:
-    """Everything that waits, however short so far."""
-    config = flow.config
+    """Everything that waits, however short its wait has been so far."""
+    config, ledger = flow.config, flow.groups.ledger
     found = []
     for slot in flow.slots:
         owner = slot.name or f"maker-{slot.index}"
@@ -41,21 +41,21 @@ def waiting_now(flow: Flow) -> list[Waiting]:
                 Waiting(PLACEMENT_PENDING, owner, "waits for a pod and its model", config.pre_running_deadline_seconds)
             )
         elif slot.syncing:
-            newest = flow.publication.version if flow.publication else 0
+            newest = flow.published.newest.version if flow.published.newest else 0
             message = f"is at version {slot.version}, receives version {newest}"
             found.append(Waiting(WEIGHT_SYNC_PENDING, owner, message, config.weight_sync_deadline_seconds))
         elif (
             slot.version is not None
             and not slot.busy
-            and waits_for_weights(flow.ledger, flow.limits, maker_version=slot.version, trainer_version=flow.version)
+            and waits_for_weights(ledger, flow.limits, maker_version=slot.version, trainer_version=flow.version)
         ):
-            message = f"at version {slot.version} may start nothing: maxStaleness is {flow.max_staleness}"
+            message = f"may not start a group at version {slot.version}: maxStaleness is {flow.max_staleness}"
             found.append(Waiting(STALENESS_BUDGET_EXHAUSTED, owner, message, None))
-    if flow.trainers is None:
+    if flow.trainers.handle is None:
         message = "wait for their pods and the model"
         found.append(Waiting(PLACEMENT_PENDING, "trainers", message, config.pre_running_deadline_seconds))
-    if flow.collecting and flow.running:
-        there = len(flow.ledger.ready(flow.version))
+    if flow.trainers.collecting and flow.progress.running:
+        there = len(ledger.ready(flow.version))
         message = f"episode {flow.version + 1} has {there} of {config.rollout.prompts_per_episode} groups"
         found.append(Waiting(PARTITION_UNDERFILLED, "trainers", message, None))
     return found

@@ -1,4 +1,4 @@
-"""The coordinator's clock: looks at the run twice a second, tells the supervisor, and ends what takes too long."""
+"""Looks at the run in short intervals, sends its state to the supervisor, and ends what takes too long."""
 
 import asyncio
 
@@ -8,30 +8,26 @@ from rlhf_api.status import LedgerStatus, RepairsStatus
 
 from rlhf_runtime.channel.messages import CoordinatorState
 from rlhf_runtime.clock import Moment
-from rlhf_runtime.dataflow.episode_finisher import Standing
 from rlhf_runtime.dataflow.flow import Flow
 from rlhf_runtime.dataflow.waits import WaitLog, waiting_now
 from rlhf_runtime.failures import RunFailure
 
 
 class Watch:
-    """Owner of the run's two deadlines and of what the supervisor is told between episodes."""
+    """Owner of the run's two deadlines, and of the states that the supervisor gets between episodes."""
 
-    def __init__(self, flow: Flow, standing: Standing) -> None:
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._standing = standing
-        self._resumed_from = standing.latest_episode
-        self._started = flow.clock.now()
         self._waits = WaitLog(flow.pace.silent)
         self._told: CoordinatorState | None = None
 
     async def run(self) -> None:
         """Look until cancelled. Raises RunFailure when a deadline has passed."""
-        next_tell = self._started.monotonic
+        next_tell = self._flow.clock.monotonic()
         while True:
             now = self._flow.clock.now()
             waits = self._look(now)
-            # Settings and the wish to stop are looked at, not announced.
+            # Live settings and a request to stop do not announce themselves: whoever waits looks again.
             self._flow.pulse.beat()
             if now.monotonic >= next_tell or self._is_first_running():
                 await self._tell(waits)
@@ -39,30 +35,30 @@ class Watch:
             await asyncio.sleep(self._flow.pace.look_every)
 
     async def tell(self) -> None:
-        """Tell the state as it is now."""
+        """Send the state as it is now, if it has changed."""
         await self._tell(self._look(self._flow.clock.now()))
 
     def _is_first_running(self) -> bool:
-        return self._flow.running and (self._told is None or not self._told.running)
+        return self._flow.progress.running and (self._told is None or not self._told.running)
 
     async def _tell(self, waits: list[Wait]) -> None:
-        state = coordinator_state(self._flow, self._standing, self._resumed_from, waits)
+        state = coordinator_state(self._flow, waits)
         if state != self._told:
             self._told = state
             await self._flow.channel.state(state)
 
     def _look(self, now: Moment) -> list[Wait]:
-        flow, config = self._flow, self._flow.config
-        waits = self._waits.look(waiting_now(flow), now, flow.last_progress, config.progress_deadline_seconds)
-        since_start = now.monotonic - self._started.monotonic
-        since_progress = now.monotonic - flow.last_progress.monotonic
-        if not flow.running and since_start > config.pre_running_deadline_seconds:
+        flow, config, progress = self._flow, self._flow.config, self._flow.progress
+        waits = self._waits.look(waiting_now(flow), now, progress.last, config.progress_deadline_seconds)
+        since_start = now.monotonic - progress.started.monotonic
+        since_progress = now.monotonic - progress.last.monotonic
+        if not progress.running and since_start > config.pre_running_deadline_seconds:
             raise RunFailure(
                 PRE_RUNNING_DEADLINE_EXCEEDED,
-                f"no rollout within {config.pre_running_deadline_seconds} s: {_listed(waits)}",
+                f"no rollout was started within {config.pre_running_deadline_seconds} s: {_listed(waits)}",
                 permanent=False,
             )
-        if flow.running and since_progress > config.progress_deadline_seconds:
+        if progress.running and since_progress > config.progress_deadline_seconds:
             losses = sum(slot.losses for slot in flow.slots)
             raise RunFailure(
                 MAKER_LOST if losses else PROGRESS_DEADLINE_EXCEEDED,
@@ -74,17 +70,17 @@ class Watch:
         return waits
 
 
-def coordinator_state(flow: Flow, standing: Standing, resumed_from: int, waits: list[Wait]) -> CoordinatorState:
+def coordinator_state(flow: Flow, waits: list[Wait]) -> CoordinatorState:
     """All that the coordinator knows of the run, as the supervisor takes it."""
-    totals = flow.ledger.totals
+    progress, totals = flow.progress, flow.groups.ledger.totals
     ready = sum(slot.version is not None for slot in flow.slots)
-    trainer_pods = flow.trainers.pods if flow.trainers else []
+    trainer_pods = flow.trainers.handle.pods if flow.trainers.handle else []
     pods = [slot.pod for slot in flow.slots if slot.pod]
     return CoordinatorState(
-        running=flow.running,
+        running=progress.running,
         applied_generation=flow.channel.settings.generation,
         waits=waits,
-        makers=RoleReport(desired=len(flow.slots), ready=ready, pods=pods),
+        makers=RoleReport(desired=flow.slots.desired, ready=ready, pods=pods),
         trainers=RoleReport(
             desired=flow.config.trainers.replicas, ready=len(trainer_pods), pods=list(dict.fromkeys(trainer_pods))
         ),
@@ -97,17 +93,19 @@ def coordinator_state(flow: Flow, standing: Standing, resumed_from: int, waits: 
             dropped_lost=totals.dropped_lost,
         ),
         policy_version=flow.version,
-        repairs=RepairsStatus(makers=flow.repairs),
-        resumed_from=resumed_from,
-        latest_checkpoint=str(standing.latest_folder) if standing.latest_folder else None,
-        best_checkpoint=standing.best_checkpoint,
-        final_model=standing.final_model,
-        initial_score=standing.initial_score,
+        repairs=RepairsStatus(makers=flow.slots.repairs),
+        resumed_from=progress.resumed_from,
+        latest_checkpoint=str(progress.latest_folder) if progress.latest_folder else None,
+        best_checkpoint=progress.best_checkpoint,
+        final_model=progress.final_model,
+        initial_score=progress.initial_score,
         prompts=flow.sources.get("prompts"),
         evaluation=flow.sources.get("evaluation"),
-        last_progress=flow.last_progress.wall,
+        last_progress=progress.last.wall,
     )
 
 
 def _listed(waits: list[Wait]) -> str:
-    return "; ".join(f"{wait.owner} {wait.message} ({wait.reason})" for wait in waits) or "nothing says that it waits"
+    if not waits:
+        return "no component reports that it is waiting"
+    return "; ".join(f"{wait.owner} {wait.message} ({wait.reason})" for wait in waits)

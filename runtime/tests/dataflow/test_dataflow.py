@@ -24,7 +24,7 @@ def test_each_planned_prompt_is_trained_once_and_within_the_bound(
     assert attempt.world.cursors == list(range(24))
     assert max(attempt.world.staleness) <= bound
     assert [report.episode for report in attempt.channel.episodes] == [1, 2, 3, 4, 5, 6]
-    assert attempt.standing.final_model == f"{config.run_directory}/model"
+    assert attempt.channel.states[-1].final_model == f"{config.run_directory}/model"
     ledger = attempt.channel.states[-1].ledger
     assert (ledger.trained, ledger.buffered, ledger.in_flight) == (24, 0, 0)
     assert ledger.dispatched == 24 + ledger.dropped_stale + ledger.dropped_lost

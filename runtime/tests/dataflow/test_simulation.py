@@ -94,7 +94,7 @@ class Simulation:
         return "Succeeded"
 
     def _disturb(self, attempt: Attempt) -> None:
-        """Stops, live settings and jumps of the wall clock, at random times."""
+        """Stops, live settings, other numbers of makers and jumps of the wall clock, at random times."""
         loop, channel, chance = attempt.time.loop, attempt.channel, self.chance
 
         def stop() -> None:
@@ -109,7 +109,10 @@ class Simulation:
         def jump() -> None:
             attempt.time.jump += timedelta(hours=chance.uniform(-100, 100))
 
-        for action, probability in ((stop, 0.2), (change, 0.2), (jump, 0.3)):
+        def resize() -> None:
+            attempt.flow.slots.resize(chance.choice([1, 2, 3, 5]))
+
+        for action, probability in ((stop, 0.2), (change, 0.2), (jump, 0.3), (resize, 0.4), (resize, 0.4)):
             if chance.random() < probability:
                 loop.call_at(chance.uniform(0, 60), action)
 
@@ -117,14 +120,14 @@ class Simulation:
         """After each round of the loop; the next one is `seconds` later."""
         self.checks += 1
         flow, world = attempt.flow, self.world
-        totals = flow.ledger.totals
+        ledger, totals = flow.groups.ledger, flow.groups.ledger.totals
         assert totals.dispatched == (
             totals.trained + totals.buffered + totals.in_flight + totals.dropped_stale + totals.dropped_lost
         ), totals
         assert totals.dispatched == len(world.tries), "the ledger and the makers count different tries"
-        assert flow.ledger.occupied <= self.capacity, f"{flow.ledger.occupied} groups, capacity {self.capacity}"
+        assert ledger.occupied <= self.capacity, f"{ledger.occupied} groups, capacity {self.capacity}"
         assert flow.version == len(world.trained), "an episode is counted that was not trained, or the other way"
-        assert len(flow.summaries) <= 2 * self.capacity, "summaries of groups that are gone are kept"
+        assert flow.groups.summarised == totals.buffered, "summaries are not those of the buffered groups"
         if seconds > 0 and not world.at_work:
             assert waiting_now(flow), f"at {attempt.time.loop.time():g} s nobody works and no wait is named"
 
