@@ -83,8 +83,7 @@ MEMORY_TOO_SMALL: Final = (
     "MemoryTooSmall"  # permanent: the memory limit of a pod is smaller than the parameters of its models alone
 )
 REWARD_FUNCTION_INVALID: Final = (
-    "RewardFunctionInvalid"  # permanent: a reward function cannot be imported, or returns values of the wrong type,
-    # number or NaN
+    "RewardFunctionInvalid"  # permanent: a reward function cannot be imported, or returns invalid rewards
 )
 REWARD_FUNCTION_FAILED: Final = "RewardFunctionFailed"  # a reward function raised an exception
 REWARD_FUNCTION_TIMEOUT: Final = (
