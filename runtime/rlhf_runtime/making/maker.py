@@ -98,7 +98,7 @@ class Maker:
         self._receiver.stage(order, index, digest, content)
 
     def commit(self, order: Order, digest: str, seconds: float, probe: Probe | None = None) -> bool:
-        """Accept a version, and wait so long for the batch in progress to end, to put it into use.
+        """Accept a version, and put it into use when the batch in progress has ended: wait `seconds` at most for that.
 
         False if the batch took longer: the version is put into use when it has ended. `probe` is of this version.
         """

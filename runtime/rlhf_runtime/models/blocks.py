@@ -28,7 +28,7 @@ def transformer_blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def recompute_in_backward(module: nn.Module) -> None:
-    """Keep only the input of every block for the backward, which computes the block anew: less memory, more time."""
+    """Keep only each block's input for the backward pass, which computes the block again: less memory, more time."""
     for block in transformer_blocks(module):
         # The forward and not the call: what a strategy hooks around a call must not happen again. Nothing is random.
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)

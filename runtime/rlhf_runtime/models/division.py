@@ -32,7 +32,7 @@ _DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "
 
 
 def check_family(config: Mapping[str, Any], ranks: int, model: str, by: str) -> None:
-    """Whether the model of a `config.json` can be divided over so many ranks; `model` and `by` are, for messages, the
+    """Whether the model of a `config.json` can be divided over `ranks` ranks; `model` and `by` are, for messages, the
     model's field in the spec and that of the ranks.
 
     Raises RunFailure ModelInvalid (permanent) naming what was found and what divides.
@@ -50,7 +50,7 @@ def check_family(config: Mapping[str, Any], ranks: int, model: str, by: str) -> 
 
 
 def checked_config(module: nn.Module, ranks: int, by: str) -> Any:
-    """transformers' configuration of a model, which may be inside another module, if so many ranks can divide it.
+    """transformers' configuration of a model, which may be inside another module, if `ranks` ranks can divide it.
 
     Raises RunFailure ModelInvalid (permanent).
     """

@@ -48,7 +48,7 @@ def completion_values(critic: nn.Module, rows: Rows) -> Tensor:
 def passes(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Indices of rows that share a pass, by length: rows x longest is at most `tokens`, or it is one row."""
     part: list[int] = []
-    # The longest first: memory is at its peak at once, and not after an hour.
+    # The longest first: memory is at its peak at once, not after an hour.
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if part and (len(part) + 1) * lengths[part[0]] > tokens:
             yield part

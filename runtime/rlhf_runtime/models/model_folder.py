@@ -1,4 +1,4 @@
-"""What can be told about a model's folder without loading its weights."""
+"""What is known of a model's folder without loading its weights."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Whether padding changes what a model says: told by a small forward, before it can be silently wrong.
+"""Whether padding changes what a model says: a small forward finds out, before it can be silently wrong.
 
 Batches have rows of unequal length. A model that takes positions from columns, or lets real tokens see padding, gives
 other log-probabilities to the same text in another batch: nothing fails, and the ratio of the first step is not 1.

@@ -21,7 +21,7 @@ class RewardModel(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:
         """Scores [B] fp32 from token ids, mask and positions, all [B, L] int64.
 
-        The last real token is told by the mask, never by a token's id: padding may be on either side, and the end
+        The mask says which token is the last real one, never a token's id: padding may be on either side, and the end
         token may be what pads.
         """
         scores_bl = self.token_scores(input_ids, attention_mask, position_ids)

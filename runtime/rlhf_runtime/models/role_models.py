@@ -1,4 +1,4 @@
-"""Which model of the spec each role computes with; what the spec leaves out is resolved here and nowhere else."""
+"""Which model of the spec each role computes with; only this module resolves what the spec leaves out."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -75,7 +75,7 @@ def check_files(config: RunConfig) -> Preflight:
     _check_json(config, rows, held_out_rows)
     # transformers imports torchao for any model, and torch then warns of torchao's code: nothing for a user to mend.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-    # Imported here, as it takes seconds: what can be told without torch has been told before.
+    # Imported here, as it takes seconds: what needs no torch has been checked before.
     from rlhf_runtime.preflight.models import Lengths, check_models
 
     tokenizer = load_tokenizer(config.models.actor.uri, model)

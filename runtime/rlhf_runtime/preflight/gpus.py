@@ -1,4 +1,4 @@
-"""Whether this process has the GPUs that it shall compute on: CPUs, hundreds of times slower, never stand in for them.
+"""Whether this process has the GPUs that it must compute on: CPUs, hundreds of times slower, never stand in for them.
 
 In a cluster, that is. The RunConfig of a local run asks for no GPUs: there, processes compute on what they find.
 """

@@ -103,7 +103,7 @@ def trainer_need(config: RunConfig, sizes: Mapping[Role, ModelSize]) -> Need | N
 
 
 def check_limit(role: str, parts: Mapping[str, int], limit: int, found_in: str, *, processes: int = 1) -> None:
-    """Raise RunFailure MemoryTooSmall (permanent) if so many bytes cannot even hold the parameters.
+    """Raise RunFailure MemoryTooSmall (permanent) if `limit` bytes cannot even hold the parameters.
 
     `parts` are those of the `processes` that share what is limited.
     """

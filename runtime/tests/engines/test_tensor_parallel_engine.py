@@ -101,7 +101,7 @@ def test_weights_loaded_between_steps_are_used_from_the_next_token_on(
 ) -> None:
     """Continue: by the leader's decision, on all ranks before the same step."""
     # A sample that waits for a row begins when the one before it is seen to have ended: on GPUs that is later.
-    look_every = engine._own._look_every
+    look_every = engine._own._settings.look_every
     alone = TransformersEngine(
         policy_of(config), end_ids=(1,), max_rows=config.max_batch_samples, look_every=look_every
     )
