@@ -13,7 +13,8 @@ class Model(ApiModel):
     uri: Uri
     """A folder as `save_pretrained` writes it: an absolute path in the image or on a mounted volume,
     `package://PACKAGE/FOLDER` for a folder inside an installed Python package, `s3://BUCKET/KEY`,
-    `hf://ORG/NAME[@REVISION]` or `http(s)://HOST/PATH`. Required. 1 to 2048 characters."""
+    `gs://BUCKET/KEY`, `abfs://CONTAINER/PATH`, `hf://ORG/NAME[@REVISION]` or `http(s)://HOST/PATH`. Required. 1 to
+    2048 characters."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format that the makers compute in, float32 or bfloat16. Trainers keep fp32 master weights either way.
     Default float32."""

@@ -40,7 +40,8 @@ class PromptSource(ApiModel):
     uri: Uri | None = None
     """Location of the prompts: a file of UTF-8 JSON Lines (`.jsonl`, `.json`, `.jsonl.gz`) or Parquet (`.parquet`), a
     folder of such files, or several files by a `*` in the last part of the path. An absolute path,
-    `package://PACKAGE/FILE`, `s3://BUCKET/KEY`, `hf://datasets/ORG/NAME[@REVISION]/PATH` or `http(s)://HOST/FILE`.
+    `package://PACKAGE/FILE`, `s3://BUCKET/KEY`, `gs://BUCKET/KEY`, `abfs://CONTAINER/PATH`,
+    `hf://datasets/ORG/NAME[@REVISION]/PATH` or `http(s)://HOST/FILE`.
     Default none, 1 to 2048 characters."""
     reasoning_gym: ReasoningGym | None = None
     """A reasoning_gym task that generates the prompts. Default none."""

@@ -96,11 +96,14 @@ Quantity = Annotated[
     int | Annotated[str, Field(pattern=r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$", max_length=64)],
     Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
 ]
+URI_FORMS = (
+    "an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, gs://BUCKET/KEY, abfs://CONTAINER/PATH, "
+    "hf://[datasets/]ORG/NAME[@REVISION][/PATH] or http(s)://HOST/PATH"
+)
 _PLACE = (
-    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/|s3://[A-Za-z0-9][A-Za-z0-9._-]+/|https?://[^/@]+/"
+    "self.matches('^(/|package://[A-Za-z_][A-Za-z0-9_.]*/|(s3|gs|abfs)://[A-Za-z0-9][A-Za-z0-9._-]+/|https?://[^/@]+/"
     "|hf://[A-Za-z0-9_.-]+/).+')",
-    "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] "
-    "or http(s)://HOST/PATH",
+    f"must be {URI_FORMS}",
 )
 Uri = Annotated[str, Field(min_length=1, max_length=2048, json_schema_extra=cel(_PLACE))]
 EnvName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]

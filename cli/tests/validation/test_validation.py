@@ -59,8 +59,8 @@ NAME = (
 )
 LONG = "s" * 48
 PLACE = (
-    "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] "
-    "or http(s)://HOST/PATH"
+    "must be an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, gs://BUCKET/KEY, abfs://CONTAINER/PATH, "
+    "hf://[datasets/]ORG/NAME[@REVISION][/PATH] or http(s)://HOST/PATH"
 )
 RAY = "must be 2.53.0 or later: earlier versions lack the HTTP health checks that KubeRay uses"
 

@@ -2,28 +2,23 @@
 
 absolute path            as it is
 package://PACKAGE/PATH   inside an installed Python package
-s3://BUCKET/KEY          an object, or the objects directly below a prefix
+s3://BUCKET/KEY, gs://BUCKET/KEY, abfs://CONTAINER/PATH   an object, or the objects directly below a prefix
 http(s)://HOST/PATH      one file
 hf://[datasets/]ORG/NAME[@REVISION][/PATH]   a file of the Hugging Face Hub, or the files directly in a folder
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
 
-from rlhf_runtime.data.hub import HubPlace
-from rlhf_runtime.data.object_store import S3Place
-from rlhf_runtime.data.remote_files import LocationError, Place
-from rlhf_runtime.data.web import WebPlace
+from rlhf_api.schema import URI_FORMS
+
+from rlhf_runtime.data.place import Place
+from rlhf_runtime.data.remote_files import LocationError
+from rlhf_runtime.data.stores import STORES
 
 __all__ = ["LocationError", "file_sizes", "local_path"]
-
-EXPECTED = (
-    "an absolute path, package://PACKAGE/PATH, s3://BUCKET/KEY, hf://[datasets/]ORG/NAME[@REVISION][/PATH] or "
-    "http(s)://HOST/PATH"
-)
-_PLACES: dict[str, Callable[[str], Place]] = {"s3": S3Place, "http": WebPlace, "https": WebPlace, "hf": HubPlace}
 
 
 def local_path(uri: str, only: Sequence[str] = ("*",)) -> Path:
@@ -45,7 +40,7 @@ def local_path(uri: str, only: Sequence[str] = ("*",)) -> Path:
 
 
 def file_sizes(uri: str) -> dict[str, int | None]:
-    """Name and bytes (None: not told) of every file directly in the folder that a URI names, or of the one file.
+    """Name and bytes (None: not known) of every file directly in the folder that a URI names, or of the one file.
 
     Fetches nothing. Empty if a local path does not exist. Raises LocationError.
     """
@@ -59,8 +54,7 @@ def file_sizes(uri: str) -> dict[str, int | None]:
 
 def _remote(uri: str) -> Place | None:
     scheme, separator, _ = uri.partition("://")
-    make = _PLACES.get(scheme) if separator else None
-    return make(uri) if make is not None else None
+    return Place(uri) if separator and scheme in STORES else None
 
 
 def _here(uri: str) -> Path:
@@ -71,8 +65,8 @@ def _here(uri: str) -> Path:
             # Joined before it is turned into text: a package without __init__.py is several folders at once.
             return Path(str(files(package).joinpath(inside)))
         except (ModuleNotFoundError, TypeError, ValueError) as error:
-            # A module in place of a package, and a name that cannot be one, are errors of their own kinds.
+            # TypeError: a module, not a package; ValueError: a name that no package can have.
             raise LocationError(f"{uri}: there is no Python package {package!r} here", permanent=True) from error
     if separator or not uri.startswith("/") or "\0" in uri:
-        raise LocationError(f"{uri}: expected {EXPECTED}", permanent=True)
+        raise LocationError(f"{uri}: expected {URI_FORMS}", permanent=True)
     return Path(uri)

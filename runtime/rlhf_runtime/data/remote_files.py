@@ -1,19 +1,19 @@
-"""Files that lie elsewhere: what a place has, and a copy of each on this machine, fetched once.
+"""Files that lie elsewhere, and a copy of each on this machine, fetched once.
 
-A copy's name in the cache has the version (ETag, commit) that the place gave, so a changed file is another file.
-Processes that want the same file at the same time take turns; what is half there has another name until it is whole.
+A copy's name in the cache has the version (ETag, commit) that the store gave, so a changed file is another file.
+Processes that want the same file at the same time take turns; a file that has not arrived in full has another name.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -22,9 +22,7 @@ log = logging.getLogger(__name__)
 CACHE_ENV = "RLHF_CACHE_DIR"
 #: Pauses between tries of what may heal, seconds: three tries.
 _PAUSES = (1.0, 3.0)
-#: Longest time that a connection may take to open, and that an open one may be silent, seconds.
-CONNECT_SECONDS, SILENT_SECONDS = 10.0, 60.0
-#: Longest wait for another process that fetches the same file, seconds; then this one fetches it too.
+#: Seconds to wait for another process that fetches the same file; then this one fetches it too.
 _TURN_SECONDS = 1800.0
 #: Longest text of a library's error in a message, characters.
 _MAX_TEXT = 300
@@ -58,21 +56,9 @@ class Listing:
     files: tuple[RemoteFile, ...]
 
 
-class Place(Protocol):
-    """Something remote that a URI names. Both methods raise LocationError."""
-
-    def listing(self) -> Listing:
-        """What is there now."""
-        ...
-
-    def fetch(self, listing: Listing, file: RemoteFile) -> Path:
-        """A local copy of a file of the listing. Copies of one listing's files are in one folder."""
-        ...
-
-
-def retried(call: Callable[[], T]) -> T:
-    """The call's result; what may heal is tried again, twice. Raises LocationError."""
-    for pause in _PAUSES:
+def retried(call: Callable[[], T], tries: int) -> T:
+    """The call's result; what may heal is tried again, until it was tried ``tries`` times. Raises LocationError."""
+    for pause in _PAUSES[: tries - 1]:
         try:
             return call()
         except LocationError as error:
@@ -83,20 +69,27 @@ def retried(call: Callable[[], T]) -> T:
     return call()
 
 
-def cached(uri: str, listing: Listing, file: RemoteFile, download: Callable[[Path], None], *, origin: str = "") -> Path:
+def cached(uri: str, listing: Listing, file: RemoteFile, download: Callable[[Path], None], *, origin: str) -> Path:
     """The copy of a file in the cache, made by ``download`` if it is not there.
 
     ``origin`` tells apart what one URI means at different endpoints. Raises LocationError: the cache cannot be
-    written, or what arrived is shorter or longer than was said.
+    written, or more or fewer bytes arrived than the listing has.
     """
     versions = [f"{each.name} {each.version or time.time_ns()} {each.size}" for each in listing.files]
     folder = _cache() / _digest(origin, uri) / _digest(*versions)
     target = folder / file.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _turn(folder / f".{file.name}.lock"):
+        lock = FileLock(folder / f".{file.name}.lock")
+        try:
+            lock.acquire(timeout=_TURN_SECONDS)
+        except Timeout:
+            log.warning("%s has been locked for %g s: fetching beside", lock.lock_file, _TURN_SECONDS)
+        try:
             if not target.is_file():
                 _fill(uri, file, target, download)
+        finally:
+            lock.release()
     except OSError as error:
         raise LocationError(
             f"{uri}: cannot be kept in {folder}: {error.strerror or error}; {CACHE_ENV} names another folder",
@@ -107,7 +100,7 @@ def cached(uri: str, listing: Listing, file: RemoteFile, download: Callable[[Pat
 
 def first_line(error: BaseException) -> str:
     """A library's error in one line of bounded length."""
-    # aiohttp says of every address, http too, that it takes certificates as usual.
+    # aiohttp says "ssl:default" of every address, http too.
     line = (str(error).strip().splitlines() or [""])[0].replace(" ssl:default", "")
     text = f"{type(error).__name__}: {line}" if line else type(error).__name__
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
@@ -132,20 +125,3 @@ def _cache() -> Path:
 
 def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
-
-
-@contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; a process that dies lets go of it."""
-    deadline = time.monotonic() + _TURN_SECONDS
-    with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    log.warning("%s has been locked for %g s: fetching beside", path, _TURN_SECONDS)
-                    break
-                time.sleep(0.2)
-        yield

@@ -129,7 +129,7 @@ def test_what_a_file_may_not_hold(tmp_path: Path, content: bytes | str, reason: 
                      id="no file"),
         pytest.param("{}/othre.jsonl", ["there is other.jsonl; did you mean other.jsonl?"], id="a name with a slip"),
         pytest.param("{}/no/folder/x.jsonl", ["there is no folder"], id="no folder"),
-        pytest.param("gs://bucket/x.jsonl", ["expected an absolute path, package://"], id="another scheme"),
+        pytest.param("ftp://host/x.jsonl", ["expected an absolute path, package://"], id="another scheme"),
         pytest.param("package://no_such_package/x.jsonl", ["there is no Python package"], id="no package"),
         pytest.param("/dev/zero", ["evaluation.uri: /dev/zero is no regular file"], id="a device"),
     ],
