@@ -296,8 +296,8 @@ def test_the_job_that_the_cases_start_from_is_valid() -> None:
         (
             "a model in a store that is not known",
             "/models/policy",
-            "gs://bucket/model",
-            [f'job:10: spec.models.actor.uri: found "gs://bucket/model", {PLACE}'],
+            "ftp://host/model",
+            [f'job:10: spec.models.actor.uri: found "ftp://host/model", {PLACE}'],
         ),
         (
             "an old Ray",
