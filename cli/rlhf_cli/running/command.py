@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from rlhf_cli.running.attempts import after
 from rlhf_cli.running.local_gpus import warning
 from rlhf_cli.running.local_run import LocalRun, choose_run, locked, read_jobs, the_job
 from rlhf_cli.running.progress import Progress, advanced
+from rlhf_cli.running.scratch import scratch_folder
 from rlhf_cli.running.screen import Screen, screen_for
 from rlhf_cli.running.supervised import Interrupts, run_attempt
 
@@ -88,7 +88,7 @@ class _Run:
         )
 
     def told_to_stop(self) -> None:
-        """The first Ctrl-C was heard."""
+        """After the first Ctrl-C."""
         self._screen.say(
             "Stopping after the episode in training, with a checkpoint. Ctrl-C again ends everything at once."
         )
@@ -123,8 +123,7 @@ class _Run:
             )
 
     async def _attempt(self, attempt: int) -> Failure | None:
-        # A short path: the sockets in it may have 107 characters.
-        scratch = Path(tempfile.mkdtemp(prefix="rlhf-"))
+        scratch = scratch_folder()
         environment = self._chosen.environment(os.environ)
         failure = await run_attempt(self._chosen.config(attempt), environment, scratch, self.interrupts, self._take)
         if failure is None or self.interrupts.first.is_set():

@@ -17,7 +17,7 @@ import aiohttp
 from rlhf_api.conditions import COORDINATOR_CRASHED, STOPPED
 from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, ExitCode, Failure, Report, RunConfig
 from rlhf_api.status import ReportCursor
-from rlhf_api.tails import last_lines
+from rlhf_api.tails import last_lines, without_routine
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
 from rlhf_runtime.storage.attempt_result import read_result
 from rlhf_runtime.storage.run_directory import RunDirectory
@@ -198,7 +198,7 @@ class _Supervisor:
         )
 
     def _tail(self) -> str:
-        return last_lines(self._log.read_text(encoding="utf-8", errors="replace"))
+        return last_lines(without_routine(self._log.read_text(encoding="utf-8", errors="replace")))
 
 
 async def _unless(event: asyncio.Event, work: Awaitable[T]) -> T:

@@ -12,7 +12,7 @@ from typing import IO
 
 from pydantic import TypeAdapter
 from rlhf_api.run import RUN_CONFIG_ENV, RunConfig
-from rlhf_api.tails import MAX_TAIL, last_lines
+from rlhf_api.tails import MAX_TAIL, last_lines, without_routine
 
 from rlhf_runtime.channel.coordinator_end import CHANNEL_FD_ENV, MAX_LINE
 from rlhf_runtime.channel.messages import FromCoordinator, FromSupervisor
@@ -20,8 +20,9 @@ from rlhf_runtime.lifeline import PYTHON, Tethered
 
 #: The command that starts a coordinator.
 COORDINATOR = (*PYTHON, "-m", "rlhf_runtime.coordinator")
-#: Bytes of the end of its standard error that are kept: more than a tail has, in characters of four bytes.
-_KEPT_BYTES = 4 * MAX_TAIL + 4
+#: Bytes of the end of its standard error that are kept: a tail in characters of four bytes, and routine lines, which
+#: the tail leaves out, around it.
+_KEPT_BYTES = 4 * (4 * MAX_TAIL + 4)
 #: Longest wait for the rest of a dead coordinator's log, seconds.
 _LOG_SECONDS = 2.0
 _STDERR = 2
@@ -90,7 +91,7 @@ class CoordinatorProcess:
         self._writer.close()
 
     async def tail(self) -> str:
-        """The last lines of its standard error."""
+        """The last lines of its standard error that are not routine."""
         return await asyncio.to_thread(self._log.text)
 
 
@@ -109,7 +110,7 @@ class _LogTail:
     def text(self) -> str:
         """The end of the log; waits a little for what a process that has ended wrote last."""
         self._thread.join(_LOG_SECONDS)
-        return last_lines(self._end.decode(errors="replace"))
+        return last_lines(without_routine(self._end.decode(errors="replace")))
 
     def _forward(self) -> None:
         descriptor = self._source.fileno()
