@@ -171,6 +171,8 @@ class Checkpoints:
         problem = _problem(unfinished, episode, digests=False)
         if problem:
             raise OSError(f"checkpoint {unfinished}: {problem}")
+        # The folder's own entries, the manifest's among them, before the rename by which it counts.
+        _flush(unfinished)
         if final.exists():
             # Left by a crash between this rename and the end, or not whole: this one takes its place.
             shutil.rmtree(final)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +156,34 @@ def test_a_checkpoint_that_is_not_wanted_leaves_nothing(tmp_path: Path) -> None:
     unfinished = written(store.unfinished(10))
     store.discard(unfinished)
     assert not unfinished.exists()
+
+
+def test_the_folder_is_durable_with_its_manifest_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only a loss of power shows the order for real: the calls are recorded on their way to the system.
+    calls: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def recorded_fsync(descriptor: int) -> None:
+        calls.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        fsync(descriptor)
+
+    def recorded_rename(source: Path, target: Path) -> Path:
+        calls.append(f"rename to {target.name}")
+        return rename(source, target)
+
+    store = checkpoints(tmp_path)
+    unfinished = written(store.unfinished(1))
+    files = staged_files(unfinished)
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "rename", recorded_rename)
+    state = RunState(attempt=1, episode=1, policy_version=1, prompt_cursor=8, optimizer_steps=1)
+    store.complete(unfinished, files, state)
+    assert calls == [
+        "fsync state.json",
+        "fsync manifest.json",
+        f"fsync {unfinished.name}",
+        "rename to episode-000001",
+        "fsync checkpoints",
+    ]
