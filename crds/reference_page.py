@@ -99,14 +99,16 @@ def _rule_rows(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _conditions() -> Iterator[str]:
-    """The constants of conditions.py: one table for each block that a comment of its own heads."""
+    """The members of ConditionType and Reason: one table for each block that a comment of its own heads."""
     source = Path(conditions.__file__).read_text("utf-8")
     lines = source.splitlines()
     heading, rows = "", dict[str, list[tuple[str, ...]]]()
-    blocks = {number: line[2:].rstrip(".") for number, line in enumerate(lines, 1) if line.startswith("# ")}
-    for statement in ast.parse(source).body:
+    blocks = {number: line[6:].rstrip(".") for number, line in enumerate(lines, 1) if line.startswith("    # ")}
+    kinds = {conditions.ConditionType.__name__, conditions.Reason.__name__}
+    classes = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef) and each.name in kinds]
+    for statement in (statement for each in classes for statement in each.body):
         match statement:
-            case ast.AnnAssign(value=ast.Constant(value=str(value)), lineno=first, end_lineno=last):
+            case ast.Assign(value=ast.Constant(value=str(value)), lineno=first, end_lineno=last):
                 heading = next((blocks[number] for number in range(first, 0, -1) if number in blocks), heading)
                 comments = (line.partition("  # ")[2] for line in lines[first - 1 : last])
                 rows.setdefault(heading, []).append((f"`{value}`", " ".join(filter(None, comments))))

@@ -10,7 +10,7 @@ import generate
 import pytest
 from pydantic import Field
 from reference_page import reference_page
-from rlhf_api import conditions
+from rlhf_api.conditions import ConditionType, Reason
 from rlhf_api.crd import COLUMNS, WIDE_COLUMNS, custom_resource_definition, object_schema, structural_schema
 from rlhf_api.schema import ApiModel, Quantity
 
@@ -85,7 +85,7 @@ def test_a_stale_or_missing_file_is_shown_as_a_difference() -> None:
 
 def test_every_condition_and_reason_has_a_meaning_on_the_reference_page() -> None:
     page = reference_page()
-    names = [value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)]
+    names = [*ConditionType, *Reason]
     assert len(names) > 30
     assert [name for name in names if not re.search(rf"^\| `{name}` \| \S", page, re.MULTILINE)] == []
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 from prometheus_client import start_http_server
+from rlhf_api.conditions import Phase
 
 from rlhf_operator import handlers
 from rlhf_operator.clients.cluster import Cluster, operator_key
@@ -23,7 +24,6 @@ from rlhf_operator.metrics import Metrics
 from rlhf_operator.observe import Observer
 from rlhf_operator.passes import Passes
 from rlhf_operator.queue import Key, WorkQueue
-from rlhf_operator.status.stages import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, SUCCEEDED
 from rlhf_operator.throttle import Throttle
 from rlhf_operator.watched import Watched
 
@@ -32,7 +32,6 @@ log = logging.getLogger("rlhf_operator")
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 #: Passes that run at once: those that ask heads which do not answer wait for seconds, and others must not.
 _PASSES_AT_ONCE = 32
-_PHASES = (PENDING, PROVISIONING, STARTING, RUNNING, RECOVERING, SUCCEEDED, FAILED)
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def _count_jobs(metrics: Metrics, watched: Watched) -> None:
     def count(phase: str) -> float:
         return float(sum(raw.get("status", {}).get("phase") == phase for raw in watched.jobs))
 
-    for phase in _PHASES:
+    for phase in Phase:
         metrics.jobs.labels(phase).set_function(partial(count, phase))
 
 

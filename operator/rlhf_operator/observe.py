@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from rlhf_api import conditions
+from rlhf_api.conditions import Reason
 from rlhf_api.job import RLHFJob
 from rlhf_api.names import code_config_map_name, ray_cluster_name, submission_id
 
@@ -121,7 +121,7 @@ class Observer:
         message = (
             f"PersistentVolumeClaim {claim.claim_name} (spec.checkpoint.storage) does not exist in {job.namespace}"
         )
-        return [Obstacle(conditions.REFERENCE_MISSING, message, heals=True)]
+        return [Obstacle(Reason.REFERENCE_MISSING, message, heals=True)]
 
     async def _submission(
         self, job: RLHFJob, head: PodSeen | None, view: ReportView
@@ -162,4 +162,4 @@ def _code_missing(job: RLHFJob, code: Code | None) -> list[Obstacle]:
         message = f"{copy}, and {theirs} has changed since it was copied: restore its content"
     else:
         return []
-    return [Obstacle(conditions.REFERENCE_MISSING, message, heals=True)]
+    return [Obstacle(Reason.REFERENCE_MISSING, message, heals=True)]

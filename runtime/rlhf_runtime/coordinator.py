@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 
-from rlhf_api.conditions import COORDINATOR_CRASHED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import RUN_CONFIG_ENV, Failure, RunConfig
 from rlhf_api.tails import last_lines
 
@@ -109,7 +109,7 @@ def failure_of(error: BaseException) -> Failure:
         if isinstance(cause, RunFailure):
             return cause.report()
     return Failure(
-        reason=COORDINATOR_CRASHED,
+        reason=Reason.COORDINATOR_CRASHED,
         message=f"the coordinator failed: {type(causes[0]).__name__}: {causes[0]}",
         permanent=False,
         tail=last_lines("".join(traceback.format_exception(causes[0]))),

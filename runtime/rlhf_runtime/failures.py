@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Failure
 
 
@@ -13,7 +14,7 @@ class RunFailure(Exception):
     Raised anywhere in the runtime, also inside Ray actors: it pickles with all its fields.
     """
 
-    def __init__(self, reason: str, message: str, *, permanent: bool, tail: str = "") -> None:
+    def __init__(self, reason: Reason, message: str, *, permanent: bool, tail: str = "") -> None:
         super().__init__(reason, message, permanent)
         self.reason = reason
         self.message = message
@@ -37,5 +38,5 @@ def first_words(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def _rebuild(reason: str, message: str, permanent: bool, tail: str) -> RunFailure:
+def _rebuild(reason: Reason, message: str, permanent: bool, tail: str) -> RunFailure:
     return RunFailure(reason, message, permanent=permanent, tail=tail)

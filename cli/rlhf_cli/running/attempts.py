@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from rlhf_api.conditions import STOPPED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Failure
 
 Next = Literal["Succeeded", "Failed", "Stopped", "Retry"]
@@ -16,7 +16,7 @@ def after(failure: Failure | None, *, failed_before: int, backoff_limit: int, st
     """
     if failure is None:
         return "Succeeded"
-    if stop_requested or failure.reason == STOPPED:
+    if stop_requested or failure.reason == Reason.STOPPED:
         return "Stopped"
     if failure.permanent or failed_before >= backoff_limit:
         return "Failed"

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_api.conditions import SOURCE_UNREACHABLE
+from rlhf_api.conditions import Reason
 from rlhf_api.gpus import pod_gpus, template_resources
 from rlhf_api.job import RLHFJob
 from rlhf_api.names import RAY_CONTAINER
@@ -89,7 +89,7 @@ def _main() -> None:
                 field, limit, gpu = limits[need.role]
                 check_limit(need.role, need.in_pod(gpu=gpu), limit, field, processes=need.processes)
     except RunFailure as failure:
-        if failure.reason == SOURCE_UNREACHABLE:
+        if failure.reason == Reason.SOURCE_UNREACHABLE:
             # Where this command runs is not where the job will: a cluster may reach what a laptop cannot.
             print(f"{config.name}: files: not looked at any further: {failure.message}")
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-from rlhf_api.conditions import COORDINATOR_CRASHED, STOPPED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import RUN_CONFIG_ENV, TOKEN_ENV, ExitCode, Failure, Report, RunConfig
 from rlhf_api.status import ReportCursor
 from rlhf_api.tails import last_lines, without_routine
@@ -90,7 +90,7 @@ async def run_attempt(
         return await _unless(interrupts.second, supervisor.follow(token, interrupts.first, take))
     except _Interrupted:
         message = "ended at once; the next attempt resumes from the newest checkpoint"
-        return Failure(reason=STOPPED, message=message, permanent=False)
+        return Failure(reason=Reason.STOPPED, message=message, permanent=False)
     finally:
         supervisor.kill()
         await asyncio.to_thread(end_descendants, KILL_SECONDS)
@@ -140,7 +140,7 @@ class _Supervisor:
                 return last.failure
             return self._failure_of(exited.result(), stopped=stop.is_set())
         except TimeoutError as error:
-            return Failure(reason=COORDINATOR_CRASHED, message=str(error), permanent=False, tail=self._tail())
+            return Failure(reason=Reason.COORDINATOR_CRASHED, message=str(error), permanent=False, tail=self._tail())
         finally:
             await _cancelled(stopping, exited, reading)
 
@@ -189,9 +189,9 @@ class _Supervisor:
             return None
         if stopped:
             message = "ended before the attempt had begun; the next one resumes from the newest checkpoint"
-            return Failure(reason=STOPPED, message=message, permanent=False)
+            return Failure(reason=Reason.STOPPED, message=message, permanent=False)
         return Failure(
-            reason=COORDINATOR_CRASHED,
+            reason=Reason.COORDINATOR_CRASHED,
             message=f"the supervisor ended with {describe_exit(code)} before its last report; its log: {self._log}",
             permanent=code == ExitCode.PERMANENT,
             tail=self._tail(),

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_api import conditions, names
+from rlhf_api import names
+from rlhf_api.conditions import Reason
 from rlhf_api.job import API_VERSION, PLURAL, RLHFJob
 
 from rlhf_operator.clients.kube import ApiError, Conflict, Kube, NotFound, Raw
@@ -82,7 +83,7 @@ class Cluster:
             for role, template in templates.items():
                 memory[role] = children.ray_memory(job, role, template)
         except TemplateError as error:
-            return Proof(obstacles=(Obstacle(conditions.TEMPLATE_INVALID, str(error), heals=False),))
+            return Proof(obstacles=(Obstacle(Reason.TEMPLATE_INVALID, str(error), heals=False),))
         for role, template in templates.items():
             admitted = await self._prove_pod(role, children.trial_pod(job, role, template))
             if isinstance(admitted, Obstacle):
@@ -101,7 +102,7 @@ class Cluster:
         admitted = await self._dry_run("pods", _core_path(pod["metadata"]["namespace"], "pods"), pod)
         if not isinstance(admitted, ApiError):
             return admitted
-        reason = conditions.PROVISIONING if _heals(admitted) else conditions.TEMPLATE_INVALID
+        reason = Reason.PROVISIONING if _heals(admitted) else Reason.TEMPLATE_INVALID
         return Obstacle(reason, f"the API server refuses the {role} pod: {admitted.message}", _heals(admitted))
 
     async def _prove_cluster(self, manifest: Raw) -> Obstacle | None:
@@ -110,8 +111,8 @@ class Cluster:
             return None
         if isinstance(refusal, NotFound):
             message = f"the cluster has no RayCluster (ray.io/v1): install KubeRay 1.6 or later ({refusal.message})"
-            return Obstacle(conditions.KUBERAY_MISSING, message, heals=True)
-        reason = conditions.PROVISIONING if _heals(refusal) else conditions.RAY_CLUSTER_INVALID
+            return Obstacle(Reason.KUBERAY_MISSING, message, heals=True)
+        reason = Reason.PROVISIONING if _heals(refusal) else Reason.RAY_CLUSTER_INVALID
         return Obstacle(reason, f"the API server refuses the RayCluster: {refusal.message}", _heals(refusal))
 
     async def _prove_child(self, resource: str, manifest: Raw) -> Obstacle | None:
@@ -120,7 +121,7 @@ class Cluster:
         if not isinstance(refusal, ApiError):
             return None
         message = f"the API server refuses the job's {manifest['kind']}: {refusal.message}"
-        return Obstacle(conditions.PROVISIONING, message, heals=True)
+        return Obstacle(Reason.PROVISIONING, message, heals=True)
 
     async def _dry_run(self, resource: str, path: str, manifest: Raw) -> Raw | ApiError:
         """What would be created, or why it would not be.
@@ -141,7 +142,7 @@ class Cluster:
         for event in answer["items"]:
             if event.get("reason") in ("InvalidRayClusterSpec", "InvalidRayClusterMetadata"):
                 message = f"KubeRay refuses the RayCluster: {event.get('message', '')}"
-                return Obstacle(conditions.RAY_CLUSTER_INVALID, message, heals=False)
+                return Obstacle(Reason.RAY_CLUSTER_INVALID, message, heals=False)
         return None
 
     async def create_secret(self, job: RLHFJob) -> None:

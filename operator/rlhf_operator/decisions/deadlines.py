@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rlhf_api import conditions
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Report
 
 from rlhf_operator.decisions.situation import Situation
@@ -18,7 +18,7 @@ GRACE_SECONDS = 60.0
 class Late:
     """A deadline that has passed. ``final``: the job fails, since a new attempt would wait for the same thing."""
 
-    reason: str
+    reason: Reason
     message: str
     final: bool
 
@@ -37,7 +37,7 @@ def _never_ran(s: Situation) -> Late | None:
     if found is None and not _waited_in_vain(s):
         return None
     prefix = f"no rollout within {limit} s; {s.attempts} was waiting: "
-    reason = conditions.PRE_RUNNING_DEADLINE_EXCEEDED
+    reason = Reason.PRE_RUNNING_DEADLINE_EXCEEDED
     if found is not None:
         return Late(reason, f"{prefix}{found.reason}: {found.message}", final=True)
     if s.submitted and s.head_ready:
@@ -90,7 +90,7 @@ def _no_progress(s: Situation) -> Late | None:
     if s.seconds_since(since) < limit + grace:
         return None
     message = f"no episode within {limit} s since {since:%Y-%m-%d %H:%M:%S} UTC in {s.attempts}; {waiting}"
-    return Late(conditions.PROGRESS_DEADLINE_EXCEEDED, message, final=False)
+    return Late(Reason.PROGRESS_DEADLINE_EXCEEDED, message, final=False)
 
 
 def _waits(report: Report) -> str:

@@ -1,13 +1,13 @@
 """How attempts and jobs end: checks of a chain, each with its one reason. Pure."""
 
-from rlhf_api import conditions
+from rlhf_api.conditions import AnyReason, Phase, ReadReason, Reason
 from rlhf_api.run import ExitCode, Report
 
 from rlhf_operator.decisions.deadlines import too_late
 from rlhf_operator.decisions.plan import Plan
 from rlhf_operator.decisions.situation import Situation
 from rlhf_operator.observed.picture import Submission
-from rlhf_operator.status.stages import SUCCEEDED, Stage
+from rlhf_operator.status.stages import Stage
 
 
 def reported_end(s: Situation) -> Plan | None:
@@ -19,7 +19,7 @@ def reported_end(s: Situation) -> Plan | None:
         message = f"{s.job.spec.episodes} episodes trained"
         if report.final_model:
             message += f"; the model is in {report.final_model}"
-        return s.end(Stage(SUCCEEDED, conditions.COMPLETED, message))
+        return s.end(Stage(Phase.SUCCEEDED, Reason.COMPLETED, message))
     if report.state == "Failed":
         reason, message, tail, permanent = _reported_failure(report)
         why = s.failure(reason, message, tail)
@@ -27,11 +27,11 @@ def reported_end(s: Situation) -> Plan | None:
     return None
 
 
-def _reported_failure(report: Report) -> tuple[str, str, str, bool]:
+def _reported_failure(report: Report) -> tuple[AnyReason, str, str, bool]:
     failure = report.failure
     if failure is None:
-        return conditions.RAY_JOB_FAILED, "the supervisor reported a failure without a reason", "", False
-    return failure.reason, failure.message, failure.tail, failure.permanent
+        return Reason.RAY_JOB_FAILED, "the supervisor reported a failure without a reason", "", False
+    return ReadReason(failure.reason), failure.message, failure.tail, failure.permanent
 
 
 def cluster_lost(s: Situation) -> Plan | None:
@@ -39,7 +39,7 @@ def cluster_lost(s: Situation) -> Plan | None:
     if not s.submitted or s.cluster_stands:
         return None
     message = f"RayCluster {s.status.ray_cluster_name} was deleted while {s.attempts} was in it"
-    return s.fail_attempt(s.failure(conditions.HEAD_LOST, message), new_cluster=True)
+    return s.fail_attempt(s.failure(Reason.HEAD_LOST, message), new_cluster=True)
 
 
 def head_lost(s: Situation) -> Plan | None:
@@ -52,7 +52,7 @@ def head_lost(s: Situation) -> Plan | None:
         message = f"head pod {head.name} restarted while {s.attempts} was in it{ending}"
     else:
         message = f"the head pod was replaced by {head.name} while {s.attempts} was in it"
-    return s.fail_attempt(s.failure(conditions.HEAD_LOST, message))
+    return s.fail_attempt(s.failure(Reason.HEAD_LOST, message))
 
 
 def submission_over(s: Situation) -> Plan | None:
@@ -64,11 +64,11 @@ def submission_over(s: Situation) -> Plan | None:
         if s.status.running_time is None and s.report is None:
             return None  # recorded, and not handed to Ray yet
         message = f"Ray on the head at {s.head_ip} no longer knows submission {s.status.submission_id}"
-        return s.fail_attempt(s.failure(conditions.HEAD_LOST, message))
+        return s.fail_attempt(s.failure(Reason.HEAD_LOST, message))
     if answer.state == "Succeeded":
         return _report_missed(s)
     message = f"submission {s.status.submission_id} is {answer.state.upper()} in Ray: {_in_a_sentence(answer.message)}"
-    why = s.failure(conditions.RAY_JOB_FAILED, message, tail=answer.message)
+    why = s.failure(Reason.RAY_JOB_FAILED, message, tail=answer.message)
     return s.fail(why) if answer.exit_code == ExitCode.PERMANENT else s.fail_attempt(why)
 
 
@@ -83,9 +83,9 @@ def _report_missed(s: Situation) -> Plan:
     word has to do."""
     message = f"submission {s.status.submission_id} ended before its last report was heard"
     if s.status.attempt <= s.job.spec.backoff_limit:
-        return s.fail_attempt(s.failure(conditions.REPORT_MISSED, message))
+        return s.fail_attempt(s.failure(Reason.REPORT_MISSED, message))
     message = f"Ray says that it succeeded; {message}, so the last episodes are in the journal only"
-    return s.end(Stage(SUCCEEDED, conditions.COMPLETED, message))
+    return s.end(Stage(Phase.SUCCEEDED, Reason.COMPLETED, message))
 
 
 def cannot_heal(s: Situation) -> Plan | None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from rlhf_api import conditions
+from rlhf_api.conditions import Phase, Reason
 from rlhf_api.run import Report
 
 from rlhf_operator.decisions.plan import Action, Plan
 from rlhf_operator.decisions.situation import RESYNC_SECONDS, SILENCE_SECONDS, Situation
 from rlhf_operator.observed.picture import Unreachable
 from rlhf_operator.status import episodes
-from rlhf_operator.status.stages import RUNNING, STARTING, Stage
+from rlhf_operator.status.stages import Stage
 
 #: How often Ray is asked about a submission whose supervisor does not answer.
 ASK_RAY_SECONDS = 5.0
@@ -29,18 +29,18 @@ def observe(s: Situation) -> Plan:
     if s.status.running_time is None and (s.report is None or s.report.state == "Starting"):
         return waiting(s, _starting_stage(s))
     if s.report is not None and not s.silent_for(SILENCE_SECONDS):
-        return waiting(s, Stage(RUNNING, conditions.RUNNING, _running_message(s, s.report)))
+        return waiting(s, Stage(Phase.RUNNING, Reason.RUNNING, _running_message(s, s.report)))
     ray = s.observed.submission
     error = s.view.error or (ray.error if isinstance(ray, Unreachable) else "no poll yet")
-    return waiting(s, Stage(RUNNING, conditions.UNREACHABLE, f"the supervisor does not answer: {error}"))
+    return waiting(s, Stage(Phase.RUNNING, Reason.UNREACHABLE, f"the supervisor does not answer: {error}"))
 
 
 def _starting_stage(s: Situation) -> Stage:
     if (first := s.obstacle) is not None:
-        return s.stage(STARTING, first.reason, first.message)
+        return s.stage(Phase.STARTING, first.reason, first.message)
     waits = [wait.message for wait in s.report.waits] if s.report else []
     message = waits[0] if waits else "the runtime checks its files and loads models"
-    return s.stage(STARTING, conditions.STARTING, message)
+    return s.stage(Phase.STARTING, Reason.STARTING, message)
 
 
 def _running_message(s: Situation, report: Report) -> str:

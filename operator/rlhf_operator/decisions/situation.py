@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from rlhf_api import conditions, names
+from rlhf_api import names
+from rlhf_api.conditions import AnyReason, Phase, ReadReason, Reason
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Report
 from rlhf_api.status import FailureStatus, RLHFJobStatus
@@ -15,7 +16,7 @@ from rlhf_operator.observed.obstacles import obstacles
 from rlhf_operator.observed.picture import Code, Observed, Obstacle
 from rlhf_operator.observed.report_view import Follow, ReportView
 from rlhf_operator.status import build as statuses
-from rlhf_operator.status.stages import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, Stage
+from rlhf_operator.status.stages import Stage
 
 #: A supervisor that has not answered for so long is called unreachable: one lost poll says nothing.
 SILENCE_SECONDS = 10.0
@@ -85,9 +86,9 @@ class Situation:
     def obstacle(self) -> Obstacle | None:
         """What to say of the obstacles: the most serious one, or every object that is missing."""
         found = self.obstacles
-        if not found or found[0].reason != conditions.REFERENCE_MISSING:
+        if not found or found[0].reason != Reason.REFERENCE_MISSING:
             return found[0] if found else None
-        missing = [obstacle.message for obstacle in found if obstacle.reason == conditions.REFERENCE_MISSING]
+        missing = [obstacle.message for obstacle in found if obstacle.reason == Reason.REFERENCE_MISSING]
         return replace(found[0], message="; ".join(dict.fromkeys(missing)))
 
     @property
@@ -109,14 +110,16 @@ class Situation:
     def attempts(self) -> str:
         return f"attempt {self.status.attempt} of {self.job.spec.backoff_limit + 1}"
 
-    def stage(self, phase: str, reason: str, message: str) -> Stage:
+    def stage(self, phase: Phase, reason: Reason, message: str) -> Stage:
         """Not running yet: the first attempt is in ``phase``; a later one is Recovering and says from what."""
         earlier = self.status.failure
-        if self.status.attempt <= 1 or earlier is None or phase == RUNNING:
+        if self.status.attempt <= 1 or earlier is None or phase == Phase.RUNNING:
             return Stage(phase, reason, message)
-        if reason in (PENDING, PROVISIONING, STARTING):
-            reason = conditions.RECOVERING
-        return Stage(RECOVERING, reason, f"{self.attempts}: {message}; before: {earlier.reason}: {earlier.message}")
+        if reason in (Reason.PENDING, Reason.PROVISIONING, Reason.STARTING):
+            reason = Reason.RECOVERING
+        return Stage(
+            Phase.RECOVERING, reason, f"{self.attempts}: {message}; before: {earlier.reason}: {earlier.message}"
+        )
 
     def plan(
         self,
@@ -138,20 +141,20 @@ class Situation:
 
     def fail(self, why: FailureStatus, *, actions: Iterable[Action] = ()) -> Plan:
         """The job fails at once: another attempt cannot help."""
-        return self.end(Stage(FAILED, why.reason, why.message), actions=actions, failure=why)
+        return self.end(Stage(Phase.FAILED, ReadReason(why.reason), why.message), actions=actions, failure=why)
 
     def fail_attempt(self, why: FailureStatus, *, actions: Iterable[Action] = (), new_cluster: bool = False) -> Plan:
         """The attempt is over; the next one comes while ``backoffLimit`` allows it."""
         status = self.status
         if status.attempt > self.job.spec.backoff_limit:
             message = f"{self.attempts} failed: {why.reason}: {why.message}"
-            return self.fail(self.failure(conditions.BACKOFF_LIMIT_EXCEEDED, message, why.tail), actions=actions)
+            return self.fail(self.failure(Reason.BACKOFF_LIMIT_EXCEEDED, message, why.tail), actions=actions)
         incarnation = status.incarnation + new_cluster
         following = f"attempt {status.attempt + 1} of {self.job.spec.backoff_limit + 1} is next"
         message = f"attempt {status.attempt} failed: {why.reason}: {why.message}; {following}"
         # The status is built as the ended attempt's, so that its last episodes and checkpoint are taken over.
         plan = self.plan(
-            Stage(RECOVERING, conditions.RECOVERING, message), actions=actions, requeue_after=0, failure=why
+            Stage(Phase.RECOVERING, Reason.RECOVERING, message), actions=actions, requeue_after=0, failure=why
         )
         return Plan(
             status=plan.status.model_copy(update=_next_attempt(self.job, status.attempt + 1, incarnation, self.now)),
@@ -159,7 +162,7 @@ class Situation:
             requeue_after=plan.requeue_after,
         )
 
-    def failure(self, reason: str, message: str, tail: str = "") -> FailureStatus:
+    def failure(self, reason: AnyReason, message: str, tail: str = "") -> FailureStatus:
         """The current attempt's failure."""
         return statuses.failure(self.job, self.status.attempt, reason, message, tail)
 

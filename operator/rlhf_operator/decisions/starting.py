@@ -1,6 +1,7 @@
 """The way of an attempt from nothing to its submission: checks of a chain, each one step. Pure."""
 
-from rlhf_api import conditions, names
+from rlhf_api import names
+from rlhf_api.conditions import Phase, Reason
 
 from rlhf_operator.decisions.acknowledging import acknowledgements
 from rlhf_operator.decisions.plan import (
@@ -15,7 +16,7 @@ from rlhf_operator.decisions.plan import (
 from rlhf_operator.decisions.running import waiting
 from rlhf_operator.decisions.situation import RESYNC_SECONDS, Situation
 from rlhf_operator.observed.picture import Submission, Unreachable
-from rlhf_operator.status.stages import PENDING, PROVISIONING, RUNNING, STARTING, Stage
+from rlhf_operator.status.stages import Stage
 
 #: How often a named object (ConfigMap, claim) or a refused creation is looked at again: no event tells.
 LOOK_AGAIN_SECONDS = 10.0
@@ -28,7 +29,7 @@ def begin(s: Situation) -> Plan | None:
     if s.status.start_time is not None:
         return None
     return s.plan(
-        Stage(PENDING, conditions.PENDING, "the operator has seen the job and will check its pods next"),
+        Stage(Phase.PENDING, Reason.PENDING, "the operator has seen the job and will check its pods next"),
         requeue_after=0,
         start_time=s.now,
         attempt=1,
@@ -43,12 +44,12 @@ def provide_cluster(s: Situation) -> Plan | None:
     if s.cluster_stands:
         return None
     if (first := s.obstacle) is not None:
-        return s.plan(s.stage(PENDING, first.reason, first.message), requeue_after=s.soon(LOOK_AGAIN_SECONDS))
+        return s.plan(s.stage(Phase.PENDING, first.reason, first.message), requeue_after=s.soon(LOOK_AGAIN_SECONDS))
     if s.observed.ray_cluster is None:
-        stage = s.stage(PENDING, conditions.PENDING, "the operator will check the job's pods next")
+        stage = s.stage(Phase.PENDING, Reason.PENDING, "the operator will check the job's pods next")
         return s.plan(stage, requeue_after=s.soon(LOOK_AGAIN_SECONDS))
     actions: list[Action] = [CreateSecret(), *_copy_of_the_code(s), CreateRayCluster(s.observed.ray_cluster)]
-    stage = s.stage(PROVISIONING, conditions.PROVISIONING, f"creating RayCluster {s.status.ray_cluster_name}")
+    stage = s.stage(Phase.PROVISIONING, Reason.PROVISIONING, f"creating RayCluster {s.status.ray_cluster_name}")
     # The attempt's clock goes on: a cluster that is deleted again and again before submission must not reset it.
     return s.plan(stage, actions=actions, requeue_after=s.soon(RESYNC_SECONDS))
 
@@ -61,13 +62,13 @@ def provisioning(s: Situation) -> Plan | None:
     if s.head_ready:
         return None
     actions = _copy_of_the_code(s)
-    reason, message = conditions.PROVISIONING, f"waiting for the head pod of {s.status.ray_cluster_name}"
+    reason, message = Reason.PROVISIONING, f"waiting for the head pod of {s.status.ray_cluster_name}"
     if (first := s.obstacle) is not None:
         reason, message = first.reason, first.message
     if s.status.running_time is not None:
         unreachable = f"the head pod is not ready: {message}"
-        return waiting(s, Stage(RUNNING, conditions.UNREACHABLE, unreachable), actions)
-    return waiting(s, s.stage(STARTING if s.submitted else PROVISIONING, reason, message), actions)
+        return waiting(s, Stage(Phase.RUNNING, Reason.UNREACHABLE, unreachable), actions)
+    return waiting(s, s.stage(Phase.STARTING if s.submitted else Phase.PROVISIONING, reason, message), actions)
 
 
 def _copy_of_the_code(s: Situation) -> list[Action]:
@@ -86,7 +87,7 @@ def previous_ends(s: Situation) -> Plan | None:
         ended = names.submission_id(s.job, s.status.incarnation, s.status.attempt - 1)
         actions.append(StopSubmission(s.head_ip, ended))
     why = f" ({previous.error})" if isinstance(previous, Unreachable) else ""
-    stage = s.stage(PROVISIONING, conditions.RECOVERING, f"waiting for attempt {s.status.attempt - 1} to end{why}")
+    stage = s.stage(Phase.PROVISIONING, Reason.RECOVERING, f"waiting for attempt {s.status.attempt - 1} to end{why}")
     return s.plan(stage, actions=actions, requeue_after=2)
 
 
@@ -95,7 +96,7 @@ def record_submission(s: Situation) -> Plan | None:
     head = s.observed.head
     if s.submitted or head is None:
         return None
-    stage = s.stage(STARTING, conditions.STARTING, "the runtime is submitted to the head")
+    stage = s.stage(Phase.STARTING, Reason.STARTING, "the runtime is submitted to the head")
     # An operator that was away for all of the deadline is not held against the runtime.
     late = s.seconds_since(s.status.attempt_start_time) >= s.job.spec.pre_running_deadline_seconds
     return s.plan(
@@ -114,5 +115,5 @@ def submit(s: Situation) -> Plan | None:
     if not isinstance(answer, Submission) or answer.state != "Unknown":
         return None
     submit = Submit(s.head_ip, s.status.submission_id, s.status.incarnation, s.status.attempt)
-    stage = s.stage(STARTING, conditions.STARTING, "the runtime is submitted to the head")
+    stage = s.stage(Phase.STARTING, Reason.STARTING, "the runtime is submitted to the head")
     return s.plan(stage, actions=[submit], follow=s.follow, requeue_after=1)

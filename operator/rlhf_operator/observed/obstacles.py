@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from rlhf_api import conditions
+from rlhf_api.conditions import Reason
 
 from rlhf_operator.observed.picture import HEAD_ROLE, ClusterSeen, Observed, Obstacle, PodSeen
 
@@ -13,9 +13,9 @@ _IMAGE_PULL_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError"}
 )
 _CREATION_REASONS = {
-    "CreateContainerConfigError": conditions.REFERENCE_MISSING,
-    "CreateContainerError": conditions.CONTAINER_CRASHED,
-    "RunContainerError": conditions.CONTAINER_CRASHED,
+    "CreateContainerConfigError": Reason.REFERENCE_MISSING,
+    "CreateContainerError": Reason.CONTAINER_CRASHED,
+    "RunContainerError": Reason.CONTAINER_CRASHED,
 }
 
 
@@ -50,33 +50,33 @@ def of_sidecars(pods: Iterable[PodSeen]) -> str:
 def _of_cluster(cluster: ClusterSeen, job_uid: str) -> Iterator[Obstacle]:
     if cluster.owner_uid != job_uid:
         message = f"RayCluster {cluster.name} exists and does not belong to this job; delete it, or rename the job"
-        yield Obstacle(conditions.RAY_CLUSTER_INVALID, message, heals=True)
+        yield Obstacle(Reason.RAY_CLUSTER_INVALID, message, heals=True)
     elif cluster.deleting:
         yield Obstacle(
-            conditions.PENDING, f"RayCluster {cluster.name} is being deleted; it will then be created again", heals=True
+            Reason.PENDING, f"RayCluster {cluster.name} is being deleted; it will then be created again", heals=True
         )
     elif cluster.replica_failure:
         message = f"KubeRay cannot create the pods of {cluster.name}: {cluster.replica_failure}"
-        yield Obstacle(conditions.PROVISIONING, message, heals=True)
+        yield Obstacle(Reason.PROVISIONING, message, heals=True)
 
 
 def _of_pod(pod: PodSeen, crashes_are_final: bool) -> Iterator[Obstacle]:
     if pod.unschedulable:
-        yield Obstacle(conditions.UNSCHEDULABLE, f"pod {pod.name} cannot be scheduled: {pod.unschedulable}", heals=True)
+        yield Obstacle(Reason.UNSCHEDULABLE, f"pod {pod.name} cannot be scheduled: {pod.unschedulable}", heals=True)
     for container in pod.containers:
         if container.sidecar:
             continue
         where = f"container {container.name} of pod {pod.name}"
         if container.waiting_reason == "InvalidImageName":
             message = f"{where}: {container.image!r} is not a valid image name: {container.waiting_message}"
-            yield Obstacle(conditions.IMAGE_NAME_INVALID, message, heals=False)
+            yield Obstacle(Reason.IMAGE_NAME_INVALID, message, heals=False)
         elif container.waiting_reason in _IMAGE_PULL_REASONS:
             message = f"{where}: image {container.image!r} cannot be pulled: {container.waiting_message}"
-            yield Obstacle(conditions.IMAGE_PULL, message, heals=True)
+            yield Obstacle(Reason.IMAGE_PULL, message, heals=True)
         elif container.waiting_reason in _CREATION_REASONS:
             message = f"{where} cannot be started: {container.waiting_message}"
             yield Obstacle(_CREATION_REASONS[container.waiting_reason], message, heals=True)
         elif container.exit_code and container.restarts >= 1:
             final = crashes_are_final and container.restarts >= CRASHES_BEFORE_GIVING_UP
             message = f"{where} ended {container.restarts} times before Ray ran {container.ending}"
-            yield Obstacle(conditions.CONTAINER_CRASHED, message, heals=not final)
+            yield Obstacle(Reason.CONTAINER_CRASHED, message, heals=not final)

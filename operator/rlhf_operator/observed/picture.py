@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from rlhf_api.conditions import Reason
 from rlhf_api.names import JOB_UID_LABEL, RAY_CONTAINER, ROLE_LABEL
 from rlhf_api.tails import last_lines
 
@@ -112,7 +113,7 @@ class Unreachable:
 class Obstacle:
     """Why the job does not move. One that heals is a condition until its deadline; another fails the job."""
 
-    reason: str
+    reason: Reason
     message: str
     heals: bool
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from rlhf_api import conditions
+from rlhf_api.conditions import AnyReason, ConditionType, Phase, Reason
 from rlhf_api.job import RLHFJob
 from rlhf_api.run import Report, RoleReport
 from rlhf_api.status import MAX_MESSAGE, FailureStatus, RLHFJobStatus, RoleStatus
@@ -24,7 +24,7 @@ def bounded(message: str, name: str) -> str:
     return message[: MAX_MESSAGE - len(pointer)] + pointer
 
 
-def failure(job: RLHFJob, attempt: int, reason: str, message: str, tail: str = "") -> FailureStatus:
+def failure(job: RLHFJob, attempt: int, reason: AnyReason, message: str, tail: str = "") -> FailureStatus:
     """Why an attempt failed, bounded: of a tail the last lines are kept."""
     return FailureStatus(
         reason=reason[:256], message=bounded(message, job.name), attempt=attempt, tail=last_lines(tail)
@@ -49,7 +49,7 @@ def build(
     if report is not None:
         status = _with_report(status, report, now)
     code = observed.code
-    makers, trainers = (report.makers, report.trainers) if report and not stage.over else (None, None)
+    makers, trainers = (report.makers, report.trainers) if report and not stage.phase.over else (None, None)
     status = status.model_copy(
         update={
             "phase": stage.phase,
@@ -57,7 +57,7 @@ def build(
             "progress": f"{status.episode}/{job.spec.episodes}",
             "makers": _role(job.spec.makers.replicas, makers),
             "trainers": _role(job.spec.trainers.replicas, trainers),
-            "observed_generation": job.generation if stage.over else status.observed_generation,
+            "observed_generation": job.generation if stage.phase.over else status.observed_generation,
             # Recorded once the copy is there; then it stays, whatever becomes of the user's ConfigMap.
             "code_hash": status.code_hash or (code.digest if code is not None and code.copied else ""),
         }
@@ -98,17 +98,17 @@ def _role(desired: int, report: RoleReport | None) -> RoleStatus:
 
 def _cluster_ready(job: RLHFJob, stage: Stage, observed: Observed) -> Fact:
     """The pods as seen; after the end the cluster is deleted next, and ``release`` says what becomes of it."""
-    if stage.over:
+    if stage.phase.over:
         message = f"the job is over; RayCluster {job.status.ray_cluster_name} will be deleted next"
-        return Fact(conditions.CLUSTER_READY, "False", stage.reason, message)
+        return Fact(ConditionType.CLUSTER_READY, "False", stage.reason, message)
     head, wanted = observed.head, workers_wanted(job)
     if head is not None and head.ready and observed.ready_workers >= wanted:
         sidecars = of_sidecars(observed.pods)
         message = f"head and {wanted} workers are ready" + (f"; {sidecars}" if sidecars else "")
-        return Fact(conditions.CLUSTER_READY, "True", conditions.ALL_PODS_READY, bounded(message, job.name))
+        return Fact(ConditionType.CLUSTER_READY, "True", Reason.ALL_PODS_READY, bounded(message, job.name))
     message = bounded(pods_message(job, observed), job.name)
-    reason = stage.reason if stage.phase in (stages.PENDING, stages.PROVISIONING) else conditions.PROVISIONING
-    return Fact(conditions.CLUSTER_READY, "False", reason, message)
+    reason = stage.reason if stage.phase in (Phase.PENDING, Phase.PROVISIONING) else Reason.PROVISIONING
+    return Fact(ConditionType.CLUSTER_READY, "False", reason, message)
 
 
 def pods_message(job: RLHFJob, observed: Observed) -> str:
@@ -120,18 +120,18 @@ def pods_message(job: RLHFJob, observed: Observed) -> str:
 
 
 def _runtime_ready(stage: Stage, report: Report | None) -> Fact:
-    if stage.reason == conditions.UNREACHABLE:
-        return Fact(conditions.RUNTIME_READY, "Unknown", stage.reason, stage.message)
-    if not stage.over and report is not None and report.state == "Running":
-        return Fact(conditions.RUNTIME_READY, "True", conditions.RUNNING)
-    return Fact(conditions.RUNTIME_READY, "False", stage.reason)
+    if stage.reason == Reason.UNREACHABLE:
+        return Fact(ConditionType.RUNTIME_READY, "Unknown", stage.reason, stage.message)
+    if not stage.phase.over and report is not None and report.state == "Running":
+        return Fact(ConditionType.RUNTIME_READY, "True", Reason.RUNNING)
+    return Fact(ConditionType.RUNTIME_READY, "False", stage.reason)
 
 
 def _staleness(job: RLHFJob, status: RLHFJobStatus) -> Fact:
-    kind, bound = conditions.STALENESS_WITHIN_BOUNDS, job.spec.max_staleness
+    kind, bound = ConditionType.STALENESS_WITHIN_BOUNDS, job.spec.max_staleness
     if status.staleness is None:
-        return Fact(kind, "Unknown", conditions.PENDING, "no episode yet")
+        return Fact(kind, "Unknown", Reason.PENDING, "no episode yet")
     message = f"staleness {status.staleness} of at most {bound} in episode {status.episode}"
     if status.staleness <= bound:
-        return Fact(kind, "True", conditions.WITHIN_BOUND, message)
-    return Fact(kind, "False", conditions.EXCEEDED, message)
+        return Fact(kind, "True", Reason.WITHIN_BOUND, message)
+    return Fact(kind, "False", Reason.EXCEEDED, message)

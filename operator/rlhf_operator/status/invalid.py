@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from rlhf_api import conditions
+from rlhf_api.conditions import ConditionType, Phase, Reason
 from rlhf_api.schema import first_error
 from rlhf_api.status import Condition
 
@@ -28,13 +28,13 @@ def status_of(raw: Mapping[str, Any], error: ValidationError, now: datetime) -> 
     changes: dict[str, Any] = {"message": message}
     if status.get("startTime"):
         facts = [
-            Fact(conditions.READY, "Unknown", conditions.INVALID_SPEC, message),
-            Fact(conditions.RECONCILING, "False", conditions.INVALID_SPEC, message),
-            Fact(conditions.STALLED, "True", conditions.INVALID_SPEC, message),
+            Fact(ConditionType.READY, "Unknown", Reason.INVALID_SPEC, message),
+            Fact(ConditionType.RECONCILING, "False", Reason.INVALID_SPEC, message),
+            Fact(ConditionType.STALLED, "True", Reason.INVALID_SPEC, message),
         ]
     else:
-        changes |= {"phase": stages.FAILED, "observedGeneration": generation}
-        facts = stages.of_stage(stages.Stage(stages.FAILED, conditions.INVALID_SPEC, message))
+        changes |= {"phase": Phase.FAILED, "observedGeneration": generation}
+        facts = stages.of_stage(stages.Stage(Phase.FAILED, Reason.INVALID_SPEC, message))
     before = status.get("conditions") or []
     return {**status, **changes, "conditions": _with_facts(before, facts, generation, now)}
 

@@ -5,59 +5,47 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from rlhf_api import conditions
+from rlhf_api.conditions import AnyReason, ConditionType, Phase, Reason
 from rlhf_api.status import Condition
 
 Truth = Literal["True", "False", "Unknown"]
 
-PENDING = "Pending"
-PROVISIONING = "Provisioning"
-STARTING = "Starting"
-RUNNING = "Running"
-RECOVERING = "Recovering"
-SUCCEEDED = "Succeeded"
-FAILED = "Failed"
-
 #: Ready, Reconciling, Stalled, Succeeded in each phase. Running without an answer is told apart below.
-_TRUTHS: dict[str, tuple[Truth, Truth, Truth, Truth]] = {
-    PENDING: ("False", "True", "False", "Unknown"),
-    PROVISIONING: ("False", "True", "False", "Unknown"),
-    STARTING: ("False", "True", "False", "Unknown"),
-    RECOVERING: ("False", "True", "False", "Unknown"),
-    RUNNING: ("True", "False", "False", "Unknown"),
-    SUCCEEDED: ("True", "False", "False", "True"),
-    FAILED: ("False", "False", "True", "False"),
+_TRUTHS: dict[Phase, tuple[Truth, Truth, Truth, Truth]] = {
+    Phase.PENDING: ("False", "True", "False", "Unknown"),
+    Phase.PROVISIONING: ("False", "True", "False", "Unknown"),
+    Phase.STARTING: ("False", "True", "False", "Unknown"),
+    Phase.RECOVERING: ("False", "True", "False", "Unknown"),
+    Phase.RUNNING: ("True", "False", "False", "Unknown"),
+    Phase.SUCCEEDED: ("True", "False", "False", "True"),
+    Phase.FAILED: ("False", "False", "True", "False"),
 }
-_TYPES = (conditions.READY, conditions.RECONCILING, conditions.STALLED, conditions.SUCCEEDED)
+_TYPES = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.SUCCEEDED)
 
 
 @dataclass(frozen=True)
 class Stage:
     """Where a job stands: the phase for people, and the reason and message behind it."""
 
-    phase: str
-    reason: str
+    phase: Phase
+    reason: AnyReason
     message: str
-
-    @property
-    def over(self) -> bool:
-        return self.phase in (SUCCEEDED, FAILED)
 
 
 @dataclass(frozen=True)
 class Fact:
     """One condition before it has a generation and a time."""
 
-    type: str
+    type: ConditionType
     status: Truth
-    reason: str
+    reason: AnyReason
     message: str = ""
 
 
 def of_stage(stage: Stage) -> list[Fact]:
     """Ready, Reconciling, Stalled and Succeeded for a stage."""
     truths = _TRUTHS[stage.phase]
-    if stage.phase == RUNNING and stage.reason == conditions.UNREACHABLE:
+    if stage.phase == Phase.RUNNING and stage.reason == Reason.UNREACHABLE:
         truths = ("Unknown", "True", "False", "Unknown")
     return [Fact(kind, truth, stage.reason, stage.message) for kind, truth in zip(_TYPES, truths, strict=True)]
 

@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from rlhf_api.conditions import Phase
 from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.decisions.decide import decide
 from rlhf_operator.observed.picture import Observed
 from rlhf_operator.observed.report_view import NOTHING_HEARD
 from rlhf_operator.status.build import bounded, build, failure
-from rlhf_operator.status.stages import FAILED, PENDING, PROVISIONING, RECOVERING, RUNNING, STARTING, SUCCEEDED, Stage
+from rlhf_operator.status.stages import Stage
 
 G = Any
 
@@ -33,21 +34,21 @@ def truths(status: RLHFJobStatus) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("stage", "ready", "reconciling", "stalled", "succeeded", "verdict"),
     [
-        (Stage(PENDING, "Pending", ""), "False", "True", "False", "Unknown", "InProgress"),
-        (Stage(PROVISIONING, "Provisioning", ""), "False", "True", "False", "Unknown", "InProgress"),
-        (Stage(STARTING, "Starting", ""), "False", "True", "False", "Unknown", "InProgress"),
-        (Stage(RUNNING, "Running", ""), "True", "False", "False", "Unknown", "Current"),
-        (Stage(RUNNING, "Unreachable", ""), "Unknown", "True", "False", "Unknown", "InProgress"),
-        (Stage(RECOVERING, "Recovering", ""), "False", "True", "False", "Unknown", "InProgress"),
-        (Stage(SUCCEEDED, "Completed", ""), "True", "False", "False", "True", "Current"),
-        (Stage(FAILED, "TemplateInvalid", ""), "False", "False", "True", "False", "Failed"),
+        (Stage(Phase.PENDING, "Pending", ""), "False", "True", "False", "Unknown", "InProgress"),
+        (Stage(Phase.PROVISIONING, "Provisioning", ""), "False", "True", "False", "Unknown", "InProgress"),
+        (Stage(Phase.STARTING, "Starting", ""), "False", "True", "False", "Unknown", "InProgress"),
+        (Stage(Phase.RUNNING, "Running", ""), "True", "False", "False", "Unknown", "Current"),
+        (Stage(Phase.RUNNING, "Unreachable", ""), "Unknown", "True", "False", "Unknown", "InProgress"),
+        (Stage(Phase.RECOVERING, "Recovering", ""), "False", "True", "False", "Unknown", "InProgress"),
+        (Stage(Phase.SUCCEEDED, "Completed", ""), "True", "False", "False", "True", "Current"),
+        (Stage(Phase.FAILED, "TemplateInvalid", ""), "False", "False", "True", "False", "Failed"),
     ],
 )
 def test_kstatus_reads_each_stage_as_it_is_meant(
     given: G, stage: Stage, ready: str, reconciling: str, stalled: str, succeeded: str, verdict: str
 ) -> None:
     job = given.job(given.running())
-    view = given.view(given.report()) if stage.phase == RUNNING else NOTHING_HEARD
+    view = given.view(given.report()) if stage.phase == Phase.RUNNING else NOTHING_HEARD
     status = build(job, job.status, stage, Observed(cluster=given.cluster(), pods=given.pods()), view, given.at(130))
     found = truths(status)
     assert (found["Ready"], found["Reconciling"], found["Stalled"], found["Succeeded"]) == (

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
-from rlhf_api.conditions import TRAINER_LOST
+from rlhf_api.conditions import Reason
 from rlhf_api.tails import last_lines
 
 from rlhf_runtime.dataflow.workers import MakerLost, PayloadLost
@@ -39,12 +39,14 @@ def best_reason(errors: Sequence[BaseException], pods: Sequence[str]) -> BaseExc
             return error
     for error in errors:
         if isinstance(error, RayActorError):
-            return RunFailure(TRAINER_LOST, f"a trainer of {list(pods)} died: {first_line(error)}", permanent=False)
+            return RunFailure(
+                Reason.TRAINER_LOST, f"a trainer of {list(pods)} died: {first_line(error)}", permanent=False
+            )
     if isinstance(errors[0], PayloadLost):
         return errors[0]
     tail = last_lines("".join(traceback.format_exception(errors[0])))
     what = f"a trainer failed: {type(errors[0]).__name__}: {first_line(errors[0])}"
-    return RunFailure(TRAINER_LOST, what, permanent=False, tail=tail)
+    return RunFailure(Reason.TRAINER_LOST, what, permanent=False, tail=tail)
 
 
 def first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from rlhf_api.conditions import WEIGHT_SYNC_FAILED
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.actors.actor import OPTIONS, Actor, beside
 from rlhf_runtime.data.prompts import Prompt
@@ -74,4 +74,4 @@ def _sync(call: Any, *args: Any) -> Any:
     try:
         return call(*args)
     except SyncRefused as error:
-        raise RunFailure(WEIGHT_SYNC_FAILED, str(error), permanent=False) from error
+        raise RunFailure(Reason.WEIGHT_SYNC_FAILED, str(error), permanent=False) from error

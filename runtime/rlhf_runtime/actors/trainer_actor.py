@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from rlhf_api.conditions import NOT_FINITE
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.actors.actor import OPTIONS, Actor, beside
 from rlhf_runtime.experience.messages import Trained
@@ -62,7 +62,7 @@ class TrainerActor(Actor):
         try:
             return self._trainer.train(dispatches, version)
         except NonFiniteError as error:
-            raise RunFailure(NOT_FINITE, str(error), permanent=False) from error
+            raise RunFailure(Reason.NOT_FINITE, str(error), permanent=False) from error
 
     def prepare(self, order: Order, must_differ: bool) -> Manifest | None:
         """All ranks together; rank 0 has the manifest."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from rlhf_api.conditions import TRAINER_LOST, WEIGHT_SYNC_FAILED
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.actors.answers import awaited, best_reason
 from rlhf_runtime.dataflow.workers import Made
@@ -53,7 +53,7 @@ class RayTrainers:
                 return await self._publish(order, must_differ)
         except TimeoutError as error:
             raise RunFailure(
-                WEIGHT_SYNC_FAILED,
+                Reason.WEIGHT_SYNC_FAILED,
                 f"{self.pods[0]} did not publish version {order.version} within {seconds:g} s "
                 "(weightSync.deadlineSeconds)",
                 permanent=False,
@@ -70,7 +70,7 @@ class RayTrainers:
                 await self._all([actor.ping.remote() for actor in self._actors])
         except TimeoutError as error:
             raise RunFailure(
-                TRAINER_LOST, f"one of {self.pods} has not answered for {seconds:g} s", permanent=False
+                Reason.TRAINER_LOST, f"one of {self.pods} has not answered for {seconds:g} s", permanent=False
             ) from error
 
     def kill(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from rlhf_api.conditions import DATASET_EMPTY
+from rlhf_api.conditions import Reason
 from rlhf_api.prompts import PromptSource
 
 from rlhf_runtime.data.source_files import MAX_LINE, LineFile, invalid, json_lines, source_files
@@ -122,7 +122,7 @@ def open_rows(source: PromptSource, field: str) -> PromptRows:
     else:
         invalid(f"{field}: found neither uri nor reasoningGym, expected one of them")
     if not len(rows):
-        raise RunFailure(DATASET_EMPTY, f"{field}: 0 rows in {origin}, expected at least 1", permanent=True)
+        raise RunFailure(Reason.DATASET_EMPTY, f"{field}: 0 rows in {origin}, expected at least 1", permanent=True)
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from rlhf_api.conditions import DATASET_EMPTY
+from rlhf_api.conditions import Reason
 from rlhf_api.status import SourceStatus
 
 from rlhf_runtime.data.prompt_rows import PromptRow, PromptRows, PromptValue, said
@@ -92,7 +92,9 @@ class PromptSet:
         self._kept = np.frombuffer(kept, np.int64) if kept else np.zeros(0, np.int64)
         self.counts = SourceStatus(rows=len(rows), held_out=left_out, dropped=dropped, truncated=truncated)
         if not kept:
-            raise RunFailure(DATASET_EMPTY, _nothing_left(self.counts, lengths, field, len(held_out)), permanent=True)
+            raise RunFailure(
+                Reason.DATASET_EMPTY, _nothing_left(self.counts, lengths, field, len(held_out)), permanent=True
+            )
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from rlhf_api.conditions import DATASET_EMPTY, PROMPTS_INVALID, SOURCE_UNREACHABLE
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.data.locations import LocationError, local_path
 from rlhf_runtime.data.nearest_name import did_you_mean
@@ -60,7 +60,7 @@ def source_files(uri: str, field: str) -> list[SourceFile]:
     try:
         path = local_path(parent or "/", only=(_literal(last),)) if several else local_path(uri, only=PATTERNS)
     except LocationError as error:
-        reason = PROMPTS_INVALID if error.permanent else SOURCE_UNREACHABLE
+        reason = Reason.PROMPTS_INVALID if error.permanent else Reason.SOURCE_UNREACHABLE
         raise RunFailure(reason, f"{field}.uri: {error}", permanent=error.permanent) from error
     shown = str(path) if uri.startswith(("/", "package://")) else (parent if several else uri).rstrip("/")
     if not several and not path.is_dir():
@@ -73,7 +73,7 @@ def source_files(uri: str, field: str) -> list[SourceFile]:
     found = [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
     if not found:
         raise RunFailure(
-            DATASET_EMPTY,
+            Reason.DATASET_EMPTY,
             f"{field}: 0 rows: found {_listed(names) or 'no files'} in {shown}, expected "
             f"{last if several else ', '.join(PATTERNS)}",
             permanent=True,
@@ -141,7 +141,7 @@ def neighbours(path: Path) -> str:
 
 def invalid(message: str, cause: BaseException | None = None) -> NoReturn:
     """Raise RunFailure PromptsInvalid, permanent."""
-    raise RunFailure(PROMPTS_INVALID, message, permanent=True) from cause
+    raise RunFailure(Reason.PROMPTS_INVALID, message, permanent=True) from cause
 
 
 def _unzipped(file: SourceFile, field: str) -> LineFile:

@@ -11,7 +11,7 @@ text can be given ready formatted. Whose prompts come from strangers takes them 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from rlhf_api.conditions import CHAT_TEMPLATE_MISSING, PROMPTS_INVALID
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.data.prompt_rows import PromptValue
 from rlhf_runtime.failures import RunFailure
@@ -66,7 +66,7 @@ class TokenizerEncoder:
         """Check that messages have a template. Raises RunFailure ChatTemplateMissing (permanent)."""
         if conversational and self._template is None and not self._tokenizer.chat_template:
             raise RunFailure(
-                CHAT_TEMPLATE_MISSING,
+                Reason.CHAT_TEMPLATE_MISSING,
                 f"{field}: the rows have messages, but the tokenizer of {self._tokenizer.name_or_path} has no chat "
                 "template; expected one there, or in prompts.chatTemplate",
                 permanent=True,
@@ -89,7 +89,7 @@ class TokenizerEncoder:
         except TemplateSyntaxError as error:
             whose = "prompts.chatTemplate" if self._template is not None else "the tokenizer's chat template"
             message = f"{whose}, line {error.lineno}: {error.message}, expected a Jinja template"
-            raise RunFailure(PROMPTS_INVALID, message, permanent=True) from error
+            raise RunFailure(Reason.PROMPTS_INVALID, message, permanent=True) from error
         except Exception as error:
             # A template raises what it likes: its own refusal, or what any expression in it may.
             first = next(iter(str(error).splitlines()), "")

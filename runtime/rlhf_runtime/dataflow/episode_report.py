@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import ValidationError
-from rlhf_api.conditions import NOT_FINITE
+from rlhf_api.conditions import Reason
 from rlhf_api.schema import first_error
 from rlhf_api.status import EpisodeReport
 
@@ -76,7 +76,7 @@ def episode_report(
         )
     except ValidationError as error:
         message = f"episode {version + 1}: {first_error(error)}"
-        raise RunFailure(NOT_FINITE, message, permanent=False) from error
+        raise RunFailure(Reason.NOT_FINITE, message, permanent=False) from error
 
 
 def _mean_of_each(groups: Sequence[GroupSummary]) -> dict[str, float]:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from rlhf_api.conditions import MAKER_LOST
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.data.prompts import TrainingPrompts
 from rlhf_runtime.dataflow.evaluation import EvaluationBatch
@@ -89,7 +89,7 @@ class MakerLoop:
         slot.losses += 1
         if slot.losses > flow.pace.max_losses:
             raise RunFailure(
-                MAKER_LOST,
+                Reason.MAKER_LOST,
                 f"maker {slot.index} was lost {slot.losses} times in a row without completing a batch; last: {lost}",
                 permanent=False,
             )

@@ -2,7 +2,7 @@
 
 import logging
 
-from rlhf_api.conditions import STOPPED
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.dataflow.episode_finisher import EpisodeFinisher, Staged, TrainedEpisode
 from rlhf_runtime.dataflow.episode_report import Timing
@@ -49,7 +49,7 @@ class TrainingLoop:
         await self._save_what_is_trained()
         if flow.version < flow.episodes:
             raise RunFailure(
-                STOPPED,
+                Reason.STOPPED,
                 f"asked to stop: {flow.version} of {flow.episodes} episodes are trained; "
                 f"the next attempt resumes after episode {flow.progress.latest_episode}",
                 permanent=False,

@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rlhf_api.conditions import (
-    PARTITION_UNDERFILLED,
-    PLACEMENT_PENDING,
-    STALENESS_BUDGET_EXHAUSTED,
-    WEIGHT_SYNC_PENDING,
-)
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Wait
 
 from rlhf_runtime.clock import Moment
@@ -24,7 +19,7 @@ log = logging.getLogger(__name__)
 class Waiting:
     """A wait at this moment. `deadline_seconds` count from its beginning; None: the progress deadline ends it."""
 
-    reason: str
+    reason: Reason
     owner: str
     message: str
     deadline_seconds: float | None
@@ -38,26 +33,31 @@ def waiting_now(flow: Flow) -> list[Waiting]:
         owner = slot.name or f"maker-{slot.index}"
         if not slot.placed:
             found.append(
-                Waiting(PLACEMENT_PENDING, owner, "waits for a pod and its model", config.pre_running_deadline_seconds)
+                Waiting(
+                    Reason.PLACEMENT_PENDING,
+                    owner,
+                    "waits for a pod and its model",
+                    config.pre_running_deadline_seconds,
+                )
             )
         elif slot.syncing:
             newest = flow.published.newest.version if flow.published.newest else 0
             message = f"is at version {slot.version}, receives version {newest}"
-            found.append(Waiting(WEIGHT_SYNC_PENDING, owner, message, config.weight_sync_deadline_seconds))
+            found.append(Waiting(Reason.WEIGHT_SYNC_PENDING, owner, message, config.weight_sync_deadline_seconds))
         elif (
             slot.version is not None
             and not slot.busy
             and waits_for_weights(ledger, flow.limits, maker_version=slot.version, trainer_version=flow.version)
         ):
             message = f"may not start a group at version {slot.version}: maxStaleness is {flow.max_staleness}"
-            found.append(Waiting(STALENESS_BUDGET_EXHAUSTED, owner, message, None))
+            found.append(Waiting(Reason.STALENESS_BUDGET_EXHAUSTED, owner, message, None))
     if flow.trainers.handle is None:
         message = "wait for their pods and the model"
-        found.append(Waiting(PLACEMENT_PENDING, "trainers", message, config.pre_running_deadline_seconds))
+        found.append(Waiting(Reason.PLACEMENT_PENDING, "trainers", message, config.pre_running_deadline_seconds))
     if flow.trainers.collecting and flow.progress.running:
         there = len(ledger.ready(flow.version))
         message = f"episode {flow.version + 1} has {there} of {config.rollout.prompts_per_episode} groups"
-        found.append(Waiting(PARTITION_UNDERFILLED, "trainers", message, None))
+        found.append(Waiting(Reason.PARTITION_UNDERFILLED, "trainers", message, None))
     return found
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rlhf_api.conditions import MAKER_LOST, PRE_RUNNING_DEADLINE_EXCEEDED, PROGRESS_DEADLINE_EXCEEDED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import RoleReport, Wait
 from rlhf_api.status import LedgerStatus, RepairsStatus
 
@@ -54,14 +54,14 @@ class Watch:
         since_progress = now.monotonic - progress.last.monotonic
         if not progress.running and since_start > config.pre_running_deadline_seconds:
             raise RunFailure(
-                PRE_RUNNING_DEADLINE_EXCEEDED,
+                Reason.PRE_RUNNING_DEADLINE_EXCEEDED,
                 f"no rollout was started within {config.pre_running_deadline_seconds} s: {_listed(waits)}",
                 permanent=False,
             )
         if progress.running and since_progress > config.progress_deadline_seconds:
             losses = sum(slot.losses for slot in flow.slots)
             raise RunFailure(
-                MAKER_LOST if losses else PROGRESS_DEADLINE_EXCEEDED,
+                Reason.MAKER_LOST if losses else Reason.PROGRESS_DEADLINE_EXCEEDED,
                 f"no episode was trained for {config.progress_deadline_seconds} s"
                 + (f", and makers were lost {losses} times" if losses else "")
                 + f": {_listed(waits)}",

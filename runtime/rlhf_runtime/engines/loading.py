@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import Reason
 from rlhf_api.run import RunConfig
 from torch import nn
 
@@ -40,7 +40,7 @@ def load_engine(config: RunConfig, model: nn.Module, tokenizer: Any, folder: Pat
             **options,
         )
     except ValueError as error:
-        raise RunFailure(MODEL_INVALID, f"models.actor: {error}", permanent=True) from error
+        raise RunFailure(Reason.MODEL_INVALID, f"models.actor: {error}", permanent=True) from error
 
 
 def sampling_of(config: RunConfig) -> Sampling:

@@ -7,7 +7,7 @@ whose products are summed over the ranks. Trainers and makers divide by the same
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import Reason
 from torch import nn
 
 from rlhf_runtime.failures import RunFailure
@@ -41,12 +41,12 @@ def check_family(config: Mapping[str, Any], ranks: int, model: str, by: str) -> 
     if found not in FAMILIES:
         expected = ", ".join(sorted(FAMILIES))
         message = f"{model}: found model_type {found!r}, expected one of {expected}, which {by} can divide"
-        raise RunFailure(MODEL_INVALID, message, permanent=True)
+        raise RunFailure(Reason.MODEL_INVALID, message, permanent=True)
     for name in _DIVIDED:
         value = config.get(name)
         if isinstance(value, int) and value % ranks:
             message = f"{model}: {name} is {value}, expected a multiple of {by}, {ranks}"
-            raise RunFailure(MODEL_INVALID, message, permanent=True)
+            raise RunFailure(Reason.MODEL_INVALID, message, permanent=True)
 
 
 def checked_config(module: nn.Module, ranks: int, by: str) -> Any:
@@ -62,4 +62,4 @@ def checked_config(module: nn.Module, ranks: int, by: str) -> Any:
             return config
     expected = ", ".join(sorted(FAMILIES))
     message = f"{name}: found no transformers configuration, expected a model of {expected}"
-    raise RunFailure(MODEL_INVALID, message, permanent=True)
+    raise RunFailure(Reason.MODEL_INVALID, message, permanent=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rlhf_api.conditions import MODEL_INVALID, SOURCE_UNREACHABLE
+from rlhf_api.conditions import Reason
 from safetensors import SafetensorError, safe_open
 
 from rlhf_runtime.data.locations import LocationError, file_sizes, local_path
@@ -72,7 +72,7 @@ def _fetched(uri: str, field: str, only: Sequence[str]) -> Path:
     try:
         return local_path(uri, only)
     except LocationError as error:
-        reason = MODEL_INVALID if error.permanent else SOURCE_UNREACHABLE
+        reason = Reason.MODEL_INVALID if error.permanent else Reason.SOURCE_UNREACHABLE
         raise RunFailure(reason, f"{field}.uri: {error}", permanent=error.permanent) from error
 
 
@@ -81,7 +81,7 @@ def _weight_files(uri: str, path: Path, field: str) -> list[str]:
     try:
         there = file_sizes(uri)
     except LocationError as error:
-        raise RunFailure(SOURCE_UNREACHABLE, f"{field}.uri: {error}", permanent=False) from error
+        raise RunFailure(Reason.SOURCE_UNREACHABLE, f"{field}.uri: {error}", permanent=False) from error
     single = next((name for name in _SINGLE if name in there), None)
     if single is not None:
         return [single]
@@ -133,4 +133,4 @@ def _what_is_there(path: Path) -> str:
 
 
 def _invalid(message: str, cause: BaseException | None = None) -> NoReturn:
-    raise RunFailure(MODEL_INVALID, message, permanent=True) from cause
+    raise RunFailure(Reason.MODEL_INVALID, message, permanent=True) from cause

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import Reason
 from torch import nn
 from transformers import AutoConfig
 
@@ -104,7 +104,7 @@ def on_device(module: nn.Module) -> nn.Module:
 
 def invalid(message: str, tail: str = "") -> RunFailure:
     """A model that another attempt would find just as bad."""
-    return RunFailure(MODEL_INVALID, message, permanent=True, tail=tail)
+    return RunFailure(Reason.MODEL_INVALID, message, permanent=True, tail=tail)
 
 
 def refusal(folder: Path, error: Exception) -> str:

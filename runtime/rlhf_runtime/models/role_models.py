@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import Reason
 from rlhf_api.models import Lora, Model
 from rlhf_api.run import RunConfig
 
@@ -74,7 +74,7 @@ def _critic(config: RunConfig) -> RoleModel:
     if models.critic is not None:
         if models.critic.factory is not None and models.critic.lora is not None:
             raise RunFailure(
-                MODEL_INVALID,
+                Reason.MODEL_INVALID,
                 "models.critic.lora: not with models.critic.factory: which of the module's layers is the head, to be "
                 "trained beside the adapters, is not known; leave one of them out",
                 permanent=True,

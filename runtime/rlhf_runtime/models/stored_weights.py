@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import Reason
 from safetensors import safe_open
 from transformers.utils import logging as transformers_logging
 
@@ -96,7 +96,7 @@ def refuse_misfit(
 
 
 def _invalid(message: str) -> RunFailure:
-    return RunFailure(MODEL_INVALID, message, permanent=True)
+    return RunFailure(Reason.MODEL_INVALID, message, permanent=True)
 
 
 def _listed(names: list[str]) -> str:

@@ -5,7 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from rlhf_api.conditions import MODEL_INVALID
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.failures import RunFailure, first_words
 from rlhf_runtime.maths.vocabulary import Vocabulary
@@ -81,7 +81,7 @@ def text_after(decode: Decode, before: Sequence[int], ids: Sequence[int]) -> str
 
 
 def _invalid(message: str) -> RunFailure:
-    return RunFailure(MODEL_INVALID, message, permanent=True)
+    return RunFailure(Reason.MODEL_INVALID, message, permanent=True)
 
 
 def pad_id(tokenizer: Any) -> int:

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_api.conditions import PROMPTS_INVALID
+from rlhf_api.conditions import Reason
 from rlhf_api.prompts import Prompts
 from rlhf_api.run import RunConfig
 from rlhf_api.status import SourceStatus
@@ -117,7 +117,7 @@ def _check_json(config: RunConfig, rows: PromptRows, held_out: PromptRows | None
         for index, reward in enumerate(rewards):
             if reward.http is not None and some.beyond_json is not None:
                 raise RunFailure(
-                    PROMPTS_INVALID,
+                    Reason.PROMPTS_INVALID,
                     f"{some.beyond_json}, expected a number that JSON has, as {field}[{index}] ({reward.subject}) gets "
                     "the columns; null is one",
                     permanent=True,
@@ -145,7 +145,7 @@ def _prompt_sets(
         encoder.check_template(conversational=some.conversational, field=field)
     if prompts.chat_template is not None and not any(some.conversational for some in sources.values()):
         raise RunFailure(
-            PROMPTS_INVALID,
+            Reason.PROMPTS_INVALID,
             "prompts.chatTemplate: no row has messages, which it would make text of; expected a list of {role, "
             f"content}} under {prompts.prompt_key!r} (promptKey)",
             permanent=True,

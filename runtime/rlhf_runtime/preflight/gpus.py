@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 from rlhf_api import names
-from rlhf_api.conditions import DEVICES_MISSING
+from rlhf_api.conditions import Reason
 from rlhf_api.gpus import PodGpus
 from rlhf_api.run import RunConfig
 
@@ -49,7 +49,7 @@ def check_own_gpus(config: RunConfig, role: Literal["maker", "trainer"], place: 
     missing = shortage(asked, taken, by, count_gpus())
     if missing is not None:
         where = os.environ.get(names.POD_NAME_ENV) or os.uname().nodename
-        raise RunFailure(DEVICES_MISSING, f"{missing} in {where} ({circumstances()}): {_NEXT}", permanent=True)
+        raise RunFailure(Reason.DEVICES_MISSING, f"{missing} in {where} ({circumstances()}): {_NEXT}", permanent=True)
 
 
 def count_gpus() -> int:

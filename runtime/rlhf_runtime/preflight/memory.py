@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_api.conditions import MEMORY_TOO_SMALL
+from rlhf_api.conditions import Reason
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.failures import RunFailure
@@ -110,7 +110,7 @@ def check_limit(role: str, parts: Mapping[str, int], limit: int, found_in: str, 
     if sum(parts.values()) > limit:
         who = f"a {role}" if processes == 1 else f"a pod of {processes} {role}s"
         raise RunFailure(
-            MEMORY_TOO_SMALL,
+            Reason.MEMORY_TOO_SMALL,
             f"{found_in} is {in_units(limit)}, but {_said(who, parts)}; activations, logits and libraries come on top",
             permanent=True,
         )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_api.conditions import PROMPTS_INVALID
+from rlhf_api.conditions import Reason
 from rlhf_api.run import RunConfig
 
 from rlhf_runtime.failures import RunFailure
@@ -67,7 +67,7 @@ def check_context(found: RoleModel, folder: ModelFolder, lengths: Lengths) -> No
     if folder.context is not None and total > folder.context:
         model = "the model" if found.role == "actor" else f"the {found.role} model"
         raise RunFailure(
-            PROMPTS_INVALID,
+            Reason.PROMPTS_INVALID,
             f"the longest prompt has {lengths.prompt} tokens and rollout.maxNewTokens is {lengths.completion}: "
             f"together {total}, but {model} in {folder.path} ({found.field}) has {folder.context} positions"
             f"{folder.limited}; lower prompts.maxPromptTokens or rollout.maxNewTokens",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_api.conditions import REWARD_INVALID
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.data.prompt_rows import PromptValue
 from rlhf_runtime.failures import RunFailure
@@ -106,4 +106,4 @@ def summed(batch: Batch, each: dict[str, list[float | None]], weights: Sequence[
 
 
 def _invalid(message: str) -> RunFailure:
-    return RunFailure(REWARD_INVALID, message, permanent=True)
+    return RunFailure(Reason.REWARD_INVALID, message, permanent=True)

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
-from rlhf_api.conditions import REWARD_ENDPOINT_FAILED, REWARD_ENDPOINT_INVALID
+from rlhf_api.conditions import Reason
 from rlhf_api.rewards import HttpReward
 
 from rlhf_runtime.failures import RunFailure
@@ -119,7 +119,9 @@ class EndpointReward:
             if number < tries:
                 await asyncio.sleep(pause(number, after, self._first_pause))
         raise RunFailure(
-            REWARD_ENDPOINT_FAILED, f"{self._label}: {problem}, after {tries} tries (http.retries)", permanent=False
+            Reason.REWARD_ENDPOINT_FAILED,
+            f"{self._label}: {problem}, after {tries} tries (http.retries)",
+            permanent=False,
         )
 
     def _body(self, batch: Batch, part: slice) -> bytes:
@@ -167,10 +169,10 @@ class EndpointReward:
             raise self._wrong(str(error)) from error
 
     def _invalid(self, message: str) -> RunFailure:
-        return RunFailure(REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=True)
+        return RunFailure(Reason.REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=True)
 
     def _wrong(self, message: str) -> RunFailure:
-        return RunFailure(REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=not self._was_right)
+        return RunFailure(Reason.REWARD_ENDPOINT_INVALID, f"{self._label}: {message}", permanent=not self._was_right)
 
 
 def _json(value: Any) -> bytes:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rlhf_api.conditions import REWARD_FUNCTION_FAILED, REWARD_FUNCTION_INVALID, REWARD_FUNCTION_TIMEOUT
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.lifeline import PYTHON, Tethered, describe_exit
@@ -129,7 +129,7 @@ class FunctionReward:
             raise self._invalid(message["message"], message["traceback"])
         if message["kind"] == "raised":
             raise RunFailure(
-                REWARD_FUNCTION_FAILED,
+                Reason.REWARD_FUNCTION_FAILED,
                 f"{self._label}: it raised {message['message']}",
                 permanent=False,
                 tail=message["traceback"],
@@ -137,14 +137,16 @@ class FunctionReward:
         return message
 
     def _invalid(self, message: str, tail: str = "") -> RunFailure:
-        return RunFailure(REWARD_FUNCTION_INVALID, f"{self._label}: {message}", permanent=True, tail=tail)
+        return RunFailure(Reason.REWARD_FUNCTION_INVALID, f"{self._label}: {message}", permanent=True, tail=tail)
 
     def _overdue(self, what: str | None = None) -> RunFailure:
         what = what or f"a batch took longer than timeoutSeconds ({self._seconds:g} s)"
-        return RunFailure(REWARD_FUNCTION_TIMEOUT, f"{self._label}: {what}; its process was ended", permanent=False)
+        return RunFailure(
+            Reason.REWARD_FUNCTION_TIMEOUT, f"{self._label}: {what}; its process was ended", permanent=False
+        )
 
     def _died(self) -> RunFailure:
         assert self._process is not None
         status = self._process.wait(_EXIT_SECONDS)
         how = "closed its connection" if status is None else f"ended with {describe_exit(status)}"
-        return RunFailure(REWARD_FUNCTION_FAILED, f"{self._label}: its process {how}", permanent=False)
+        return RunFailure(Reason.REWARD_FUNCTION_FAILED, f"{self._label}: its process {how}", permanent=False)

@@ -1,7 +1,7 @@
 """How an attempt ended: ``result.json`` in its folder, and the supervisor's exit code."""
 
 from pydantic import ValidationError
-from rlhf_api.conditions import STOPPED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import ExitCode, Failure, Report
 from rlhf_api.schema import ApiModel, Time, first_error
 
@@ -22,7 +22,7 @@ def exit_code(failure: Failure | None) -> ExitCode:
     """The supervisor's exit code for an attempt that ended with ``failure``."""
     if failure is None:
         return ExitCode.SUCCEEDED
-    if failure.reason == STOPPED:
+    if failure.reason == Reason.STOPPED:
         return ExitCode.STOPPED
     return ExitCode.PERMANENT if failure.permanent else ExitCode.RETRYABLE
 

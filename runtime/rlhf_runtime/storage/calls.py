@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-from rlhf_api.conditions import STORAGE_FAILED
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.failures import RunFailure
 from rlhf_runtime.storage.run_directory import DamagedFile, storage_failure
@@ -43,10 +43,10 @@ class StorageCalls:
             # TimeoutError is an OSError: the file system may raise one as well.
             if limit.expired():
                 message = f"the storage did not answer within {self.seconds} s"
-                raise RunFailure(STORAGE_FAILED, message, permanent=False) from error
+                raise RunFailure(Reason.STORAGE_FAILED, message, permanent=False) from error
             raise storage_failure(error, "the run directory cannot be used") from error
         except DamagedFile as error:
-            raise RunFailure(STORAGE_FAILED, str(error), permanent=True) from error
+            raise RunFailure(Reason.STORAGE_FAILED, str(error), permanent=True) from error
 
     async def tidy(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Remove what nobody needs any more. An error is logged: it must not end a run that has lost nothing."""

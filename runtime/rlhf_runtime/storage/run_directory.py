@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_api.conditions import STORAGE_FAILED, STORAGE_NOT_SHARED, STORAGE_READ_ONLY
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.failures import RunFailure
 
@@ -158,7 +158,7 @@ class RunDirectory:
             except FileNotFoundError as error:
                 if time.monotonic() >= deadline:
                     raise RunFailure(
-                        STORAGE_NOT_SHARED,
+                        Reason.STORAGE_NOT_SHARED,
                         f"{reader} does not see the file that the head wrote in {self.path} {seconds:g} s ago: "
                         "checkpoint.storage must be one file system, mounted into every pod of the job "
                         "(a ReadWriteMany claim when pods are on several nodes)",
@@ -169,7 +169,7 @@ class RunDirectory:
                 raise storage_failure(error, f"{reader} cannot read in {self.path}") from error
         if found != token:
             raise RunFailure(
-                STORAGE_NOT_SHARED,
+                Reason.STORAGE_NOT_SHARED,
                 f"{reader} read {found!r} where the head wrote {token!r}, in {self.path}",
                 permanent=True,
             )
@@ -192,7 +192,7 @@ def storage_failure(error: OSError, what: str) -> RunFailure:
     """The failure that an error of the storage means; only a storage that may not be written is permanent."""
     read_only = error.errno in _READ_ONLY
     return RunFailure(
-        STORAGE_READ_ONLY if read_only else STORAGE_FAILED,
+        Reason.STORAGE_READ_ONLY if read_only else Reason.STORAGE_FAILED,
         f"{what}: {error.strerror or error}" + (f" ({error.filename})" if error.filename else ""),
         permanent=read_only,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_api.conditions import ATTEMPT_TAKEN, COORDINATOR_CRASHED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Failure, LiveSettings, RunConfig
 from rlhf_api.status import EpisodeReport
 
@@ -117,7 +117,7 @@ class Supervisor:
         folder = await self._storage.do(_claimed, self._directory, attempt)
         if folder is None:
             raise RunFailure(
-                ATTEMPT_TAKEN,
+                Reason.ATTEMPT_TAKEN,
                 f"attempt {attempt} has a folder in {self._directory.path} already: another supervisor runs it or "
                 "ran it; the next attempt resumes from its newest checkpoint",
                 permanent=False,
@@ -130,7 +130,7 @@ class Supervisor:
             coordinator = await CoordinatorProcess.start(self.config, self._command)
         except OSError as error:
             raise RunFailure(
-                COORDINATOR_CRASHED, f"the coordinator cannot be started: {error}", permanent=False
+                Reason.COORDINATOR_CRASHED, f"the coordinator cannot be started: {error}", permanent=False
             ) from error
         self._coordinator = coordinator
         try:
@@ -172,7 +172,7 @@ class Supervisor:
                     return deadline.failure
         except ValueError as error:
             message_text = f"the coordinator said what it may not: {error}"
-            return Failure(reason=COORDINATOR_CRASHED, message=message_text, permanent=False)
+            return Failure(reason=Reason.COORDINATOR_CRASHED, message=message_text, permanent=False)
         finally:
             await _cancelled(receiving, asked)
         return None
@@ -203,7 +203,7 @@ class Supervisor:
             log.info("attempt %d succeeded", self.config.attempt)
         else:
             log.error("attempt %d failed: %s: %s", self.config.attempt, failure.reason, failure.message)
-        if failure is not None and failure.reason == ATTEMPT_TAKEN:
+        if failure is not None and failure.reason == Reason.ATTEMPT_TAKEN:
             return
         try:
             trained = await self._storage.do(episodes_trained, self._directory)

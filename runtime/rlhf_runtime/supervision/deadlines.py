@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_api.conditions import PRE_RUNNING_DEADLINE_EXCEEDED, PROGRESS_DEADLINE_EXCEEDED, STOPPED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Failure, RunConfig, Wait
 
 
@@ -43,7 +43,7 @@ def next_deadline(config: RunConfig, times: Times, patience: Patience, waits: Se
         deadline = Deadline(
             times.started + config.pre_running_deadline_seconds + patience.grace,
             Failure(
-                reason=PRE_RUNNING_DEADLINE_EXCEEDED,
+                reason=Reason.PRE_RUNNING_DEADLINE_EXCEEDED,
                 message=f"no rollout {config.pre_running_deadline_seconds} s (preRunningDeadlineSeconds) after "
                 f"the attempt started{_waiting(waits)}",
                 permanent=False,
@@ -54,7 +54,7 @@ def next_deadline(config: RunConfig, times: Times, patience: Patience, waits: Se
         deadline = Deadline(
             since + config.progress_deadline_seconds + patience.grace,
             Failure(
-                reason=PROGRESS_DEADLINE_EXCEEDED,
+                reason=Reason.PROGRESS_DEADLINE_EXCEEDED,
                 message=f"no episode was trained for {config.progress_deadline_seconds} s "
                 f"(progressDeadlineSeconds){_waiting(waits)}",
                 permanent=False,
@@ -65,7 +65,7 @@ def next_deadline(config: RunConfig, times: Times, patience: Patience, waits: Se
     stop = Deadline(
         times.stop_requested + patience.stop,
         Failure(
-            reason=STOPPED,
+            reason=Reason.STOPPED,
             message=f"asked to stop, and ended {patience.stop:g} s later without a last checkpoint; "
             "the next attempt resumes from an earlier one",
             permanent=False,
@@ -77,7 +77,7 @@ def next_deadline(config: RunConfig, times: Times, patience: Patience, waits: Se
 def stopped_at_once() -> Failure:
     """The failure of an attempt that was asked to stop twice."""
     return Failure(
-        reason=STOPPED,
+        reason=Reason.STOPPED,
         message="asked to stop at once; the next attempt resumes from the newest checkpoint",
         permanent=False,
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rlhf_api.conditions import COORDINATOR_CRASHED
+from rlhf_api.conditions import Reason
 from rlhf_api.run import Failure
 
 from rlhf_runtime.channel.messages import Finished
@@ -39,7 +39,7 @@ def failure_of(ending: Ending) -> Failure | None:
         how = "closed its channel" if ending.returncode is None else f"ended with {describe_exit(ending.returncode)}"
         last = ending.tail.strip().rpartition("\n")[2].strip()[:300]
         failure = Failure(
-            reason=COORDINATOR_CRASHED,
+            reason=Reason.COORDINATOR_CRASHED,
             message=f"the coordinator {how} and did not say why" + (f"; its last line: {last}" if last else ""),
             permanent=False,
         )

@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 import torch
-from rlhf_api.conditions import STRATEGY_INVALID
+from rlhf_api.conditions import Reason
 
 from rlhf_runtime.failures import RunFailure, first_words
 from rlhf_runtime.user_code import user_traceback
@@ -60,4 +60,4 @@ def strategy_from_factory(factory: str, rank: int, ranks: int) -> Any:
 
 
 def _invalid(message: str, tail: str = "") -> RunFailure:
-    return RunFailure(STRATEGY_INVALID, f"trainers.strategyFactory: {message}", permanent=True, tail=tail)
+    return RunFailure(Reason.STRATEGY_INVALID, f"trainers.strategyFactory: {message}", permanent=True, tail=tail)
