@@ -127,11 +127,40 @@ def test_the_job_carries_no_finalizer_and_no_annotation_of_the_operator(run: Run
 def test_a_finished_job_keeps_its_status_and_costs_no_writes(run: Run, kubectl: Kubectl) -> None:
     eventually("the RayCluster is gone", lambda: not kubectl.items("rayclusters"), 90)
     eventually("its pods are gone", lambda: not kubectl.pods("addition"), 90)
+    eventually("the status says that they are gone", lambda: _cluster_ready(kubectl)["reason"] == "Released", 60)
     version = kubectl.get("rlhfjob", "addition")["metadata"]["resourceVersion"]
     time.sleep(20)
     job = kubectl.get("rlhfjob", "addition")
     assert job["metadata"]["resourceVersion"] == version
     assert job["status"]["phase"] == "Succeeded"
+
+
+def _cluster_ready(kubectl: Kubectl) -> dict[str, Any]:
+    conditions: list[dict[str, Any]] = kubectl.status("addition")["conditions"]
+    return next(condition for condition in conditions if condition["type"] == "ClusterReady")
+
+
+def test_a_newer_crd_changes_nothing_of_a_finished_job(run: Run, kubectl: Kubectl) -> None:
+    """It has a field that this operator does not know, with a default that the server fills in."""
+    before = kubectl.status("addition")
+    version = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/fieldOfTheNextVersion"
+    patch_crd = ("patch", "crd", "rlhfjobs.rlhf.dev", "--type=json", "-p")
+    added = [{"op": "add", "path": version, "value": {"type": "string", "default": "on"}}]
+    kubectl.run(*patch_crd, json.dumps(added))
+    try:
+        eventually(
+            "the server fills the new field in",
+            lambda: kubectl.get("rlhfjob", "addition")["spec"].get("fieldOfTheNextVersion") == "on",
+            30,
+        )
+        # Any event brings the object to the operator again.
+        kubectl.run("annotate", "rlhfjob", "addition", "example.com/touched=yes")
+        time.sleep(10)
+        assert kubectl.status("addition") == before
+    finally:
+        kubectl.run(
+            "patch", "crd", "rlhfjobs.rlhf.dev", "--type=json", "-p", f'[{{"op": "remove", "path": "{version}"}}]'
+        )
 
 
 def test_the_final_model_loads_in_plain_transformers(run: Run, kubectl: Kubectl) -> None:
