@@ -146,6 +146,6 @@ def test_a_pod_s_share_of_the_processors_is_read_from_its_control_group() -> Non
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_ends_the_attempt_and_is_not_reported_as_absent(value: float) -> None:
-    with pytest.raises(RunFailure, match=r"^NotFinite: episode 5: changedWeights: .*finite number$") as raised:
+    with pytest.raises(RunFailure, match=r"^NotFinite: episode 5: changed_weights: .*finite number$") as raised:
         report(changed_weights=value)
     assert (raised.value.reason, raised.value.permanent) == ("NotFinite", False)

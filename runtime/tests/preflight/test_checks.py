@@ -168,7 +168,7 @@ def small_context(spec: dict[str, Any], root: Path) -> None:
 
 
 def other_scheme(spec: dict[str, Any], root: Path) -> None:
-    spec["models"]["actor"]["uri"] = "gs://org/model"
+    spec["models"]["actor"]["uri"] = "ftp://org/model"
 
 
 def long_held_out_prompt(spec: dict[str, Any], root: Path) -> None:
@@ -227,7 +227,7 @@ def no_evaluation_function(job: dict[str, Any], folder: Path) -> None:
         pytest.param(no_model, "ModelInvalid",
                      ["there is no folder", "models/policy; ", "has held_out.jsonl, model,", "; did you mean model?"],
                      id="a model path that is not there"),
-        pytest.param(other_scheme, "ModelInvalid", ["gs://org/model: expected an absolute path"], id="another scheme"),
+        pytest.param(other_scheme, "ModelInvalid", ["ftp://org/model: expected an absolute path"], id="another scheme"),
         pytest.param(no_config, "ModelInvalid", ["there is no config.json in", ", model.safetensors"],
                      id="no config.json"),
         pytest.param(broken_config, "ModelInvalid", ["cannot read", "config.json"], id="a config.json cut off"),
