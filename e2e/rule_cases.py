@@ -107,7 +107,9 @@ def rule_cases() -> Iterator[Generated]:
         ("https://example.com/a", True),
         ("https://example.com", False),
         ("https://user:pw@example.com/a", False),
-        ("gs://bucket/a", False),
+        ("gs://bucket/a", True),
+        ("abfs://container/a", True),
+        ("ftp://example.com/a", False),
         ("file:///a", False),
         ("/a\nb", True),
     ):
