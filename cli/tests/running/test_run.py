@@ -277,7 +277,7 @@ def test_validate_says_where_a_template_has_no_amount(bench: Bench) -> None:
     command = [sys.executable, "-m", "rlhf_cli.main", "validate", "-f", str(bench.job), "--files"]
     ended = subprocess.run([*command, "--storage", str(bench.storage)], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert "spec.makers.template.spec.containers[ray].resources.limits.memory: lots: expected a" in ended.stderr
+    assert "spec.makers.template.spec.containers[ray].resources.limits.memory: found 'lots', expected a" in ended.stderr
 
 
 @pytest.mark.parametrize(
