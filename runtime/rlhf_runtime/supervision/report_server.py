@@ -117,7 +117,7 @@ class ReportServer:
         try:
             settings = LiveSettings.read_json(await request.read())
         except ValidationError as error:
-            raise web.HTTPBadRequest(text=f"settings: {first_error(error)}\n") from error
+            raise web.HTTPBadRequest(text=f"body: {first_error(error)}\n") from error
         return _json((await self._supervisor.put_settings(settings)).to_json())
 
     async def _report(self, request: web.Request) -> web.Response:

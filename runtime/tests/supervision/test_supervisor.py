@@ -359,7 +359,7 @@ async def test_live_settings_reach_the_coordinator_and_the_newest_generation_win
         pytest.param("GET", "/v1/report?wait=nan", AUTHORISED, 400, "wait: found 'nan'", id="a wait that is no number"),
         pytest.param("GET", "/v1/report?cursor=1", AUTHORISED, 400, "cursor: unknown", id="an unknown parameter"),
         pytest.param("POST", "/v1/report", AUTHORISED, 405, "", id="another method"),
-        pytest.param("PUT", "/v1/settings", AUTHORISED, 400, "settings: body", id="settings without a body"),
+        pytest.param("PUT", "/v1/settings", AUTHORISED, 400, "body: Invalid JSON", id="settings without a body"),
         pytest.param("GET", "/v1/other", AUTHORISED, 404, "", id="another path"),
     ],
 )
