@@ -274,6 +274,6 @@ def test_a_file_has_the_same_values_for_kubectl_and_for_validate(kubectl: Kubect
 
 
 def test_kubectl_explain_knows_what_a_field_is_for(kubectl: Kubectl) -> None:
-    explained = kubectl.run("explain", "rlhfjob.spec.rollout.samplesPerPrompt")
-    assert "Completions of each prompt" in explained
-    assert "Range 1 to 4096" in " ".join(explained.split())
+    explained = " ".join(kubectl.run("explain", "rlhfjob.spec.rollout.samplesPerPrompt").split())
+    assert "Number of completions sampled for each prompt" in explained
+    assert "Range 1 to 4096" in explained
