@@ -3,6 +3,7 @@
 transformers itself builds a model so before it fills it: what fails here would fail there.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from rlhf_runtime.models.pretrained import FROM_FILES, invalid, refusal
 from rlhf_runtime.models.role_models import RoleModel
 from rlhf_runtime.models.stored_weights import LANGUAGE_HEADS, compared, refuse_misfit, stored_shapes
 from rlhf_runtime.preflight.memory import ModelSize
+
+log = logging.getLogger(__name__)
 
 
 def model_size(found: RoleModel, folder: ModelFolder) -> ModelSize | None:
@@ -63,8 +66,9 @@ def _check_weights(found: RoleModel, folder: ModelFolder, module: Any) -> None:
         return
     try:
         report = compared(module, shapes)
-    except Exception:
+    except Exception as error:
         # What transformers cannot tell of a family without its weights, it says when these are loaded.
+        log.info("%s: the stored weights are compared when they are loaded, not before: %r", found.field, error)
         return
     refuse_misfit(
         report,
